@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "tensor/integers.h"
+
 namespace ckfs {
 namespace {
 
@@ -84,6 +86,11 @@ class PlainEncoding final : public Encoding {
     if (to == dtype_) return Exactness::BitExact;
     const FloatFormat narrow = float_format(dtype_);
     const FloatFormat wide = float_format(to);
+    if (is_integer(dtype_)) {
+      return wide.mantissa_bits > 0 && bits_of_numbers(dtype_) <= wide.mantissa_bits + 1
+                 ? Exactness::Exact
+                 : Exactness::Lossy;
+    }
     return narrow.exponent_bits <= wide.exponent_bits && narrow.mantissa_bits <= wide.mantissa_bits
                ? Exactness::Exact
                : Exactness::Lossy;

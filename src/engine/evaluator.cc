@@ -14,6 +14,7 @@
 #include "base/rounding.h"
 #include "base/stop.h"
 #include "engine/source_ranges.h"
+#include "expr/steps.h"
 #include "tensor/arithmetic.h"
 
 namespace ckfs {
@@ -24,6 +25,23 @@ constexpr std::size_t kEdges = 32;
 
 std::uint64_t width_of(const TensorExpr& expr) {
   return bytes_of(expr.dtype(), 1);
+}
+
+/// The part's bytes.
+void write_constant(const ConstantPart& part, std::span<std::byte> out) {
+  if (part.bits == 0) {
+    std::memset(out.data(), 0, out.size());
+    return;
+  }
+  const ConstantElement element(part.bits);
+  // Every width divides 16.
+  std::size_t done = std::min<std::size_t>(out.size(), element.bytes.size());
+  for (std::size_t i = 0; i < done; ++i) out[i] = element.bytes[(part.skip + i) % part.width];
+  while (done < out.size()) {
+    const std::size_t more = std::min(done, out.size() - done);
+    std::memcpy(out.data() + done, out.data(), more);
+    done += more;
+  }
 }
 
 void render(const FileLayout& file, std::uint32_t literal, std::span<std::byte> out) {
@@ -188,8 +206,8 @@ Result<void> Evaluator::carry_out(std::span<const Task> tasks, const RunReads& r
       const std::span<std::byte> here = task.out.subspan(part.out.begin, part.out.size());
       if (const auto* copy = std::get_if<CopyPart>(&part.what)) {
         bytes.add(copy->file, copy->offset, here, task.padded);
-      } else if (std::holds_alternative<ZeroPart>(part.what)) {
-        std::memset(here.data(), 0, here.size());
+      } else if (const auto* constant = std::get_if<ConstantPart>(&part.what)) {
+        write_constant(*constant, here);
       }
     }
   }

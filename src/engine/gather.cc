@@ -18,6 +18,7 @@
 #include "engine/run_decoder.h"
 #include "engine/source_bytes.h"
 #include "engine/source_ranges.h"
+#include "expr/steps.h"
 
 namespace ckfs {
 namespace {
@@ -334,11 +335,11 @@ GatherPlan::Mapped GatherPlan::map(const Item& item, SourceBytes& bytes) const {
           first};
 }
 
-void GatherPlan::zero(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const {
-  static constexpr std::array<std::byte, 16> kZero{};
+void GatherPlan::fill(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const {
+  const ConstantElement element(box.source_offset);
   std::vector<CopyLoop> loops;
   for (const Loop& loop : box.repeated) loops.push_back({loop.count, 0, loop.target_stride});
-  copy_strided(loops, width_, kZero.data(),
+  copy_strided(loops, width_, element.bytes.data(),
                out.data() + static_cast<std::size_t>(box.target_offset) * width_, kernels);
 }
 
@@ -354,7 +355,7 @@ Result<std::vector<FileId>> GatherPlan::run(std::size_t batch, ByteSource& sourc
   for (const Item& item : items(batch)) {
     const BoxRuns& box = boxes_[item.box];
     if (box.source == Box::kConstant) {
-      zero(box, out, kernels);
+      fill(box, out, kernels);
       continue;
     }
     const bool move = is_move(catalog_->storage(box.source), box.program.get());

@@ -64,12 +64,12 @@ class GatherPlan {
   /// The most that a batch needs, a multiple of 64: at most the staging_bytes of make().
   std::size_t staging() const { return staging_; }
 
-  /// Computes one batch into its places of `out`, which holds the whole range; padding is zeroed by
-  /// the batch it belongs to. Gives the files that it read, sorted, each once; files that the
-  /// tensor lies in and this batch did not read are not among them.
-  /// Requires: batch < batches(); out.size() is that of the range; staging.size() >= staging(), and
-  /// it begins at a multiple of kBufferAlignment.
-  /// Errors: those of the source; Corrupt (a companion that contradicts itself).
+  /// Computes one batch into its places of `out`, which holds the whole range; constants are
+  /// written by the batch they belong to. Gives the files that it read, sorted, each once; files
+  /// that the tensor lies in and this batch did not read are not among them. Requires: batch <
+  /// batches(); out.size() is that of the range; staging.size() >= staging(), and it begins at a
+  /// multiple of kBufferAlignment. Errors: those of the source; Corrupt (a companion that
+  /// contradicts itself).
   Result<std::vector<FileId>> run(std::size_t batch, ByteSource& source,
                                   std::span<std::byte> staging, std::span<std::byte> out,
                                   KernelSet kernels) const;
@@ -114,7 +114,7 @@ class GatherPlan {
     std::int64_t first = 0;
   };
   Mapped map(const Item& item, SourceBytes& bytes) const;
-  void zero(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const;
+  void fill(const BoxRuns& box, std::span<std::byte> out, KernelSet kernels) const;
 
   const Catalog* catalog_;
   std::size_t width_ = 1;  // bytes of a target element

@@ -73,7 +73,8 @@ void plan_box(const Catalog& catalog, const Box& box, std::uint64_t width, ByteR
   const ByteRange wanted = run.intersect(bytes);
   const std::uint64_t place = at + (wanted.begin - bytes.begin);
   if (box.is_constant()) {
-    parts.push_back({{place, place + wanted.size()}, ZeroPart{}});
+    parts.push_back({{place, place + wanted.size()},
+                     ConstantPart{box.source_offset, width, wanted.begin % width}});
   } else {
     plan_run(catalog, box.source, box.source_offset,
              {wanted.begin - run.begin, wanted.end - run.begin}, box.program.get(), place, parts);
@@ -157,7 +158,7 @@ ReadPlan plan_read(const FileLayout& layout, ByteRange range) {
         plan.parts.push_back({out, CopyPart{segment.id, segment.source_offset + inside}});
         break;
       case Segment::Kind::Zero:
-        plan.parts.push_back({out, ZeroPart{}});
+        plan.parts.push_back({out, ConstantPart{}});
         break;
     }
   }

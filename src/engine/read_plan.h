@@ -44,12 +44,17 @@ struct GatherPart {
   std::uint64_t begin = 0;   // byte in the tensor
 };
 
-/// Padding.
-struct ZeroPart {};
+/// An element of `width` bytes (as Box::source_offset has it) again and again, padding too. The
+/// part starts `skip` bytes into the first one.
+struct ConstantPart {
+  std::int64_t bits = 0;
+  std::uint64_t width = 1;
+  std::uint64_t skip = 0;
+};
 
 struct PlanPart {
   ByteRange out;  // within the planned range: 0 is its first byte
-  std::variant<LiteralPart, CopyPart, DecodePart, GatherPart, ZeroPart> what;
+  std::variant<LiteralPart, CopyPart, DecodePart, GatherPart, ConstantPart> what;
 };
 
 /// All that a read needs to know, found once.

@@ -11,12 +11,14 @@
 
 #include "base/rounding.h"
 #include "engine/source_ranges.h"
+#include "expr/steps.h"
 #include "tensor/arithmetic.h"
 
 namespace ckfs {
 namespace {
 
-/// Elements that go through steps at once: they and their results stay in a CPU's nearest cache.
+/// Elements that are decoded and go through steps at once: they and their results stay in a CPU's
+/// nearest cache.
 constexpr std::int64_t kPiece = 2048;
 constexpr std::size_t kMostWidth = 16;  // bytes of the widest element
 constexpr std::size_t kMostFloat = 8;   // of the widest that takes steps
@@ -37,49 +39,6 @@ std::int64_t most_widened(std::int64_t count, std::int64_t unit) {
 
 StorageId part_of(const Catalog& catalog, StorageId storage, std::uint32_t part) {
   return part == 0 ? storage : catalog.storage(storage).companions()[part - 1];
-}
-
-/// Takes `count` values of dtype `value` at `in` through the steps. `in` may be `out` for a program
-/// without casts.
-void run_steps(DType value, std::span<const Step> steps, std::byte* in, std::byte* out,
-               std::size_t count, KernelSet kernels) {
-  constexpr std::size_t kAtOnce = kPiece;
-  alignas(kBufferAlignment) std::array<std::array<std::byte, kAtOnce * kMostFloat>, 2> scratch;
-  for (std::size_t done = 0; done < count; done += kAtOnce) {
-    const std::size_t piece = std::min(kAtOnce, count - done);
-    std::byte* current = scratch[0].data();
-    std::byte* other = scratch[1].data();
-    DType dtype = value;
-    std::memcpy(current, in + done * bytes_of(dtype, 1), piece * bytes_of(dtype, 1));
-    for (const Step& step : steps) {
-      switch (step.kind) {
-        case Step::Kind::Cast:
-        case Step::Kind::CastKeepingNan:
-          if (step.dtype != dtype) {
-            find_cast(dtype, step.dtype, kernels)(current, other, piece);
-            if (step.kind == Step::Kind::CastKeepingNan) {
-              keep_payloads(dtype, current, step.dtype, other, piece);
-            }
-            std::swap(current, other);
-            dtype = step.dtype;
-          }
-          break;
-        case Step::Kind::Multiply:
-          multiply(dtype, step.operand, current, piece);
-          break;
-        case Step::Kind::Add:
-          add(dtype, step.operand, current, piece);
-          break;
-        case Step::Kind::FlushSubnormals:
-          flush_subnormals(dtype, current, piece);
-          break;
-        case Step::Kind::CanonicalNan:
-          canonical_nan(dtype, current, piece);
-          break;
-      }
-    }
-    std::memcpy(out + done * bytes_of(dtype, 1), current, piece * bytes_of(dtype, 1));
-  }
 }
 
 std::span<const Step> steps_of(const ElementRun& run) {

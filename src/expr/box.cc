@@ -316,7 +316,12 @@ std::vector<Box> join(std::vector<Box> boxes) {
   std::vector<Box> joined;
   joined.reserve(boxes.size());
   for (Box& box : boxes) {
-    if (!joined.empty() && joined.back().source == box.source && same_program(joined.back(), box)) {
+    // Bits of constants are numbers, too, but not offsets.
+    const bool may_join =
+        !joined.empty() && joined.back().source == box.source &&
+        (!box.is_constant() || joined.back().source_offset == box.source_offset) &&
+        same_program(joined.back(), box);
+    if (may_join) {
       if (auto loops = joined_loops(joined.back(), box)) {
         joined.back().loops = normalize(std::move(*loops));
         continue;

@@ -4,16 +4,34 @@
 // more dimension, interleaving is stacking seen under another shape: less code than four rules, and
 // the same boxes in the end, because neighbours are joined.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
 #include "base/checked.h"
 #include "expr/box.h"
 #include "expr/shape.h"
+#include "expr/steps.h"
 #include "expr/tensor_expr.h"
+#include "tensor/integers.h"
 
 namespace ckfs {
 namespace {
+
+// The bits of a number in an integer dtype; nullopt where it does not hold it. (Doubles up to 2^53
+// are whole numbers as they are written; so no more are taken.)
+std::optional<std::int64_t> integer_of(DType dtype, double value) {
+  constexpr double kMostWhole = 9007199254740992.0;
+  const double end = std::ldexp(1, bits_of_numbers(dtype));
+  if (value != std::floor(value) || value >= end || value < (is_signed_integer(dtype) ? -end : 0) ||
+      std::abs(value) > kMostWhole) {
+    return std::nullopt;
+  }
+  const auto whole = static_cast<std::int64_t>(value);
+  const int width = bits(dtype);
+  return width == 64 ? whole : whole & ((std::int64_t{1} << width) - 1);
+}
 
 // The least k >= 0 with stride * k = target (mod modulus); nullopt where there is none.
 std::optional<std::int64_t> solve_congruence(std::int64_t stride, std::int64_t target,
@@ -196,11 +214,37 @@ Result<TensorExpr> TensorExpr::slice(std::int64_t dim, std::int64_t begin, std::
   return make(dtype_, std::move(shape), std::move(boxes));
 }
 
-Result<TensorExpr> TensorExpr::zeros(DType dtype, std::span<const std::int64_t> shape) {
+Result<TensorExpr> TensorExpr::constant(DType dtype, std::span<const std::int64_t> shape,
+                                        std::int64_t bits) {
   CKFS_TRY(const std::int64_t numel, check_shape(dtype, shape));
   std::vector<Box> boxes;
-  if (numel > 0) boxes.push_back({Box::kConstant, 0, 0, normalize({{numel, 1, 0}}), nullptr});
+  if (numel > 0) boxes.push_back({Box::kConstant, 0, bits, normalize({{numel, 1, 0}}), nullptr});
   return make(dtype, {shape.begin(), shape.end()}, std::move(boxes));
+}
+
+Result<TensorExpr> TensorExpr::zeros(DType dtype, std::span<const std::int64_t> shape) {
+  return constant(dtype, shape, 0);
+}
+
+Result<TensorExpr> TensorExpr::filled(DType dtype, std::span<const std::int64_t> shape,
+                                      double value) {
+  const auto does_not_hold = [&] {
+    return fail(ErrorCode::InvalidArgument, "fill: {} does not hold {}", name(dtype), value);
+  };
+  if (is_integer(dtype)) {
+    const std::optional<std::int64_t> bits = integer_of(dtype, value);
+    if (!bits) return does_not_hold();
+    return constant(dtype, shape, *bits);
+  }
+  if (!is_castable_float(dtype)) {
+    return fail(ErrorCode::Unsupported,
+                "fill: {} is neither an integer nor one of F64, F32, F16 and BF16", name(dtype));
+  }
+  const auto exact = std::bit_cast<std::int64_t>(value);
+  const std::int64_t rounded = cast_constant(DType::F64, exact, dtype);
+  const std::int64_t back = cast_constant(dtype, rounded, DType::F64);
+  if (!std::isfinite(std::bit_cast<double>(back))) return does_not_hold();
+  return constant(dtype, shape, rounded);
 }
 
 Result<TensorExpr> TensorExpr::pad(std::int64_t dim, std::int64_t before,

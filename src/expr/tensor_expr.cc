@@ -8,14 +8,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
 #include <map>
 #include <utility>
 
 #include "base/checked.h"
 #include "expr/box.h"
 #include "expr/shape.h"
+#include "expr/steps.h"
+#include "tensor/integers.h"
 
 namespace ckfs {
 namespace {
@@ -42,26 +42,12 @@ std::shared_ptr<const Program> extended(const std::shared_ptr<const Program>& pr
   return std::make_shared<const Program>(std::move(longer));
 }
 
-// Where padding would not stay zero bits.
-bool keeps_zero(const Step& step) {
-  switch (step.kind) {
-    case Step::Kind::Multiply:
-      return !std::signbit(step.operand) && step.operand <= std::numeric_limits<float>::max();
-    case Step::Kind::Add:
-      return step.operand == 0;
-    case Step::Kind::Cast:
-    case Step::Kind::CastKeepingNan:
-    case Step::Kind::FlushSubnormals:
-    case Step::Kind::CanonicalNan:
-      return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-std::shared_ptr<const TensorExpr::BoxList> TensorExpr::make_list(std::vector<Box> boxes) {
+std::shared_ptr<const TensorExpr::BoxList> TensorExpr::make_list(DType dtype,
+                                                                 std::vector<Box> boxes) {
   auto list = std::make_shared<BoxList>();
+  list->dtype = dtype;
   list->boxes = std::move(boxes);
   list->reach = ReachIndex(list->boxes.size(), [&](std::size_t i) {
     return list->boxes[i].target_offset + target_span(list->boxes[i].loops);
@@ -82,7 +68,7 @@ std::shared_ptr<const TensorExpr::BoxList> TensorExpr::make_list(std::vector<Box
 TensorExpr TensorExpr::make(DType dtype, std::vector<std::int64_t> shape, std::vector<Box> boxes) {
   auto body = std::make_shared<Body>();
   body->shape = std::move(shape);
-  body->list = make_list(join(std::move(boxes)));
+  body->list = make_list(dtype, join(std::move(boxes)));
   TensorExpr expr;
   expr.dtype_ = dtype;
   expr.shape_ = body->shape;
@@ -153,8 +139,7 @@ std::vector<Box> TensorExpr::boxes() const {
   const std::optional<Whole> storage = whole();
   if (!storage) {
     std::vector<Box> boxes = body_->list->boxes;
-    if (cast_ == kNoCast) return boxes;
-    for (Box& box : boxes) box.program = steps_of(box);
+    for (Box& box : boxes) finish(box);
     return boxes;
   }
   const std::int64_t count = numel();
@@ -174,6 +159,16 @@ std::shared_ptr<const Program> TensorExpr::steps_of(const Box& box) const {
   return cast_program(static_cast<DType>(cast_));
 }
 
+void TensorExpr::finish(Box& box) const {
+  if (cast_ == kNoCast) return;
+  if (!box.is_constant()) {
+    box.program = steps_of(box);
+    return;
+  }
+  box.source_offset =
+      cast_constant(body_->list->dtype, box.source_offset, static_cast<DType>(cast_));
+}
+
 bool TensorExpr::is_move() const {
   return cast_ == kNoCast && (!body_ || body_->is_move());
 }
@@ -188,7 +183,7 @@ std::vector<Box> TensorExpr::boxes(std::int64_t begin, std::int64_t end) const {
     return pieces;
   }
   for_each_box(begin, end, add);
-  for (Box& piece : pieces) piece.program = steps_of(piece);
+  for (Box& piece : pieces) finish(piece);
   return pieces;
 }
 
@@ -280,6 +275,15 @@ Result<TensorExpr> TensorExpr::at_scale_one() const {
   return append({Step::Kind::Cast, DType::F32, 0});
 }
 
+Result<TensorExpr> TensorExpr::integers_as(DType dtype) const {
+  if (!is_integer(dtype_) || !is_castable_float(dtype)) {
+    return fail(ErrorCode::Unsupported,
+                "integers of {} as {}: only integers become F64, F32, F16 or BF16", name(dtype_),
+                name(dtype));
+  }
+  return append({Step::Kind::Cast, dtype, 0});
+}
+
 Result<TensorExpr> TensorExpr::append(Step step) const {
   CKFS_TRY_VOID(check_shape(step.dtype, shape()));
   TensorExpr expr = *this;
@@ -298,16 +302,14 @@ Result<TensorExpr> TensorExpr::append(Step step) const {
     std::map<std::shared_ptr<const Program>, std::shared_ptr<const Program>> known;
     for (Box& box : boxes) {
       if (box.is_constant()) {
-        if (keeps_zero(step)) continue;
-        return fail(ErrorCode::Unsupported,
-                    "multiply or add {} after pad: padding stays zero, so it comes before",
-                    step.operand);
+        box.source_offset = step_constant(dtype_, box.source_offset, step);
+        continue;
       }
       const auto [same, is_new] = known.try_emplace(box.program);
       if (is_new) same->second = extended(box.program, step);
       box.program = same->second;
     }
-    body->list = make_list(std::move(boxes));
+    body->list = make_list(step.dtype, std::move(boxes));
   }
   expr.shape_ = body->shape;
   expr.body_ = std::move(body);

@@ -54,9 +54,11 @@ struct Step {
 
 using Program = std::vector<Step>;
 
-/// A piece of the target: either a constant (padding; all zero bits) or a strided view of one
-/// storage. Loops are sorted by target_stride, largest first, and are digits of the target's flat
-/// index: each target_stride exceeds the span of all inner loops; no loop has count 1.
+/// A piece of the target: either a constant (padding, for one) or a strided view of one storage. A
+/// constant has no program and no source strides: source_offset is the bits of each of its elements
+/// (of 16 bytes: of the first 8; the others are zero), in the tensor's dtype. Loops are sorted by
+/// target_stride, largest first, and are digits of the target's flat index: each target_stride
+/// exceeds the span of all inner loops; no loop has count 1.
 struct Box {
   static constexpr StorageId kConstant = ~StorageId{0};
 
@@ -80,6 +82,10 @@ class TensorExpr {
   static TensorExpr stored(const Catalog& catalog, TensorId tensor);
   /// A tensor of zeros. Errors: InvalidArgument (no such shape).
   static Result<TensorExpr> zeros(DType dtype, std::span<const std::int64_t> shape);
+  /// A tensor whose elements are all `value`, rounded to `dtype` as a cast from F64 does it.
+  /// Errors: InvalidArgument (no such shape; a value that is not finite in the dtype, or that the
+  /// integer does not hold), Unsupported (neither an integer nor one of F64, F32, F16 and BF16).
+  static Result<TensorExpr> filled(DType dtype, std::span<const std::int64_t> shape, double value);
 
   DType dtype() const { return dtype_; }
   std::span<const std::int64_t> shape() const { return shape_; }
@@ -92,8 +98,8 @@ class TensorExpr {
   std::vector<Box> boxes() const;
 
   /// The same list without a copy; empty where whole() has a value. The boxes may be without the
-  /// last of the values' steps: steps_of(box) has all. Valid as long as the expression or a copy of
-  /// it.
+  /// last of the values' steps: steps_of(box) has all (but constants of boxes() alone are cast).
+  /// Valid as long as the expression or a copy of it.
   std::span<const Box> box_list() const;
   /// The steps for the values of a box of box_list(); nullptr: none.
   std::shared_ptr<const Program> steps_of(const Box& box) const;
@@ -133,9 +139,9 @@ class TensorExpr {
                            std::int64_t step = 1) const;
   /// Zero elements before and after along `dim`.
   Result<TensorExpr> pad(std::int64_t dim, std::int64_t before, std::int64_t after) const;
-  /// One more step for every value. A cast to the values' own dtype adds no step; a step other than
-  /// a cast names the values' dtype. Padding stays zero: a step that would change it, were it F32,
-  /// is Unsupported. InvalidArgument: 2^61 bytes or more.
+  /// One more step for every value, padding and constants too. A cast to the values' own dtype adds
+  /// no step; a step other than a cast names the values' dtype. InvalidArgument: 2^61 bytes or
+  /// more.
   Result<TensorExpr> then(Step step) const;
   /// Several steps, which many tensors can share. Requires: not nullptr.
   Result<TensorExpr> then(const std::shared_ptr<const Program>& program) const;
@@ -143,6 +149,8 @@ class TensorExpr {
   /// The values of F8 as they are, without a scale, in F32. No cast does this, because codes
   /// without their scale are not values unless the user says so.
   Result<TensorExpr> at_scale_one() const;
+  /// Integers as values of a float dtype, rounded. No cast does this, so that none happens unasked.
+  Result<TensorExpr> integers_as(DType dtype) const;
 
   /// Equal shapes on a new dimension `dim`. The dtypes must be equal (promote with cast first).
   static Result<TensorExpr> stack(std::span<const TensorExpr> parts, std::int64_t dim);
@@ -164,7 +172,8 @@ class TensorExpr {
     std::vector<Box> boxes;  // by target_offset
     ReachIndex reach;        // of the boxes' target indices
     std::optional<std::int64_t> shortest_run;
-    bool is_move = true;  // no box has a program
+    bool is_move = true;       // no box has a program
+    DType dtype = DType::F32;  // of the constants
   };
   struct Body {
     std::vector<std::int64_t> shape;
@@ -177,8 +186,12 @@ class TensorExpr {
   TensorExpr() = default;
   template <typename Use>
   std::size_t for_each_box(std::int64_t begin, std::int64_t end, Use use) const;
-  static std::shared_ptr<const BoxList> make_list(std::vector<Box> boxes);
+  static std::shared_ptr<const BoxList> make_list(DType dtype, std::vector<Box> boxes);
   static TensorExpr make(DType dtype, std::vector<std::int64_t> shape, std::vector<Box> boxes);
+  static Result<TensorExpr> constant(DType dtype, std::span<const std::int64_t> shape,
+                                     std::int64_t bits);
+  /// Makes a box of the list one of boxes(): with the last cast, too.
+  void finish(Box& box) const;
   Result<void> check_dim(std::int64_t dim) const;
   Result<void> check_movable() const;
   bool is_move() const;  // has no step

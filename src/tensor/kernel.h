@@ -32,9 +32,9 @@ enum class KernelSet : std::uint8_t { Reference, Fast };
 /// Converts `count` elements at `in` to elements at `out`.
 using CastKernel = void (*)(const std::byte* in, std::byte* out, std::size_t count);
 
-/// The cast between two of F64, F32, F16, BF16, or from F8E4M3, F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ,
-/// F8E8M0 to F32; nullptr for every other pair, and where from == to. F64 goes by way of F32, as
-/// torch does it. F8 to F32 is exact; F8E8M0 0 is 2^-127 and 255 is NaN.
+/// The cast between two of F64, F32, F16, BF16; from an integer to one of them; or from F8E4M3,
+/// F8E5M2, F8E4M3FNUZ, F8E5M2FNUZ, F8E8M0 to F32, where 0 is 2^-127 and 255 is NaN; else, and where
+/// from == to, nullptr. F64, and integers to F16 and BF16, go by way of F32, as torch does it.
 CastKernel find_cast(DType from, DType to, KernelSet set = KernelSet::Fast);
 
 /// out[i] = cast<to>( f32(in[i]) * scale ): the product is rounded to F32 first, then to `to`

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "tensor/float_bits.h"
+#include "tensor/integers.h"
 #include "tensor/kernel_sets.h"
 #include "tensor/select.h"
 
@@ -35,6 +36,46 @@ void cast_elements(const std::byte* in, std::byte* out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint32_t f32 = Format<kFrom>::widen(load<In>(in + i * sizeof(In)));
     store<Out>(out + i * sizeof(Out), Format<kTo>::narrow(f32));
+  }
+}
+
+template <typename Integer, DType kTo>
+void cast_integers(const std::byte* in, std::byte* out, std::size_t count) {
+  using Out = typename Format<kTo>::Code;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto value = load<Integer>(in + i * sizeof(Integer));
+    if constexpr (kTo == DType::F64) {
+      store(out + i * sizeof(Out), static_cast<double>(value));
+    } else {
+      const auto f32 = std::bit_cast<std::uint32_t>(static_cast<float>(value));
+      store<Out>(out + i * sizeof(Out), Format<kTo>::narrow(f32));
+    }
+  }
+}
+
+template <typename Integer>
+CastKernel cast_from(DType to) {
+  return select_float(to, []<DType kTo>() -> CastKernel { return cast_integers<Integer, kTo>; });
+}
+
+CastKernel cast_integer(DType from, DType to) {
+  switch (from) {
+    case DType::U8:
+      return cast_from<std::uint8_t>(to);
+    case DType::I8:
+      return cast_from<std::int8_t>(to);
+    case DType::I16:
+      return cast_from<std::int16_t>(to);
+    case DType::U16:
+      return cast_from<std::uint16_t>(to);
+    case DType::I32:
+      return cast_from<std::int32_t>(to);
+    case DType::U32:
+      return cast_from<std::uint32_t>(to);
+    case DType::I64:
+      return cast_from<std::int64_t>(to);
+    default:
+      return cast_from<std::uint64_t>(to);
   }
 }
 
@@ -94,6 +135,7 @@ CastKernel cast(DType from, DType to) {
       return select_float(to, []<DType kTo>() -> CastKernel { return cast_elements<kFrom, kTo>; });
     });
   }
+  if (is_integer(from)) return cast_integer(from, to);
   if (to != DType::F32) return nullptr;
   return select<DType::F8E4M3, DType::F8E5M2, DType::F8E4M3FNUZ, DType::F8E5M2FNUZ, DType::F8E8M0>(
       from, []<DType kFrom>() -> CastKernel { return cast_elements<kFrom, DType::F32>; });

@@ -19,6 +19,7 @@
 #include "base/size_text.h"
 #include "base/text.h"
 #include "format/json_text.h"
+#include "tensor/integers.h"
 #include "view/maxtext_tree.h"
 #include "view/program_names.h"
 #include "view/recipes/recipe.h"
@@ -45,23 +46,6 @@ std::string_view torch_name(DType dtype) {
 /// Whether the tensor's values are computed from codes, not stored as they are.
 bool is_decoded(const Catalog& catalog, TensorId id) {
   return catalog.storage(catalog.tensor(id)).encoding->is_quantized();
-}
-
-bool is_integer(DType dtype) {
-  switch (dtype) {
-    case DType::Bool:
-    case DType::U8:
-    case DType::I8:
-    case DType::I16:
-    case DType::U16:
-    case DType::I32:
-    case DType::U32:
-    case DType::I64:
-    case DType::U64:
-      return true;
-    default:
-      return false;
-  }
 }
 
 bool has_role(const Catalog& catalog, Role role) {
@@ -372,7 +356,7 @@ std::vector<Note> hf_model_remarks(const Catalog& catalog, const ViewRow& row) {
       } else if (dtype == DType::C128) {
         complex.add(tensor);
       } else if (row.dtype && !is_decoded(catalog, id) && !is_castable_float(dtype) &&
-                 !is_integer(dtype)) {
+                 !is_integer(dtype) && dtype != DType::Bool) {
         unchanged[dtype].add(tensor);
       }
     }

@@ -192,7 +192,10 @@ Result<void> define(Definition& definition, const Recipes& recipes, bool scanned
   } else {
     CKFS_TRY(
         const MaxTextRules rules,
-        find_rules(catalog, {.mtp = mtp, .multimodal = multimodal, .release = release}, recipes));
+        find_rules(
+            catalog,
+            {.dtype = dtype_named(dtype), .mtp = mtp, .multimodal = multimodal, .release = release},
+            recipes));
     const DtypePolicy policy(catalog, dtype, !mesh.is_one_device(), unscaled_of(definition.spec));
     CKFS_TRY(list, unscanned(catalog, policy, rules, recipes));
     if (scanned) {
@@ -216,7 +219,7 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
     return none(obstacles);
   }
   if (is_maxtext_tree(*catalog)) return none(maxtext_tree_obstacles(*catalog, recipes));
-  const auto rules = find_rules(*catalog, {}, recipes);
+  const auto rules = find_rules(*catalog, {.dtype = DType::BF16}, recipes);
   if (!rules) return none(obstacle(rules.error()));
   auto list =
       unscanned(*catalog, DtypePolicy(*catalog, "bf16", false, Unscaled::Unsaid), *rules, recipes);

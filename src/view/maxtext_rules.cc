@@ -31,6 +31,7 @@ std::span<const std::string_view> releases_of(const MaxTextTrees& trees) {
 MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config,
                       const MaxTextChoice& choice) {
   MaxTextRules rules{&*family.maxtext, std::move(config)};
+  rules.config.set_text("view.dtype", choice.dtype ? name(*choice.dtype) : "");
   rules.config.set("view.mtp", choice.mtp ? 1 : 0);
   rules.config.set("view.multimodal", choice.multimodal ? 1 : 0);
   rules.config.set("view.maxtext",

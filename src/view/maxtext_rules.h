@@ -1,6 +1,7 @@
 // The rules that a kind of model has for MaxText's trees, and the numbers that they ask for.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -12,6 +13,7 @@ namespace ckfs {
 
 /// Which trees of a family are meant.
 struct MaxTextChoice {
+  std::optional<DType> dtype = {};            // that floats get; nullopt: they keep theirs
   bool mtp = false;                           // with the layers for multi-token prediction
   bool multimodal = false;                    // with the encoders of images and sounds
   std::string_view release = kNewestMaxText;  // of kMaxTextReleases; empty: the family's newest

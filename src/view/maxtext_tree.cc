@@ -16,6 +16,7 @@ namespace {
 
 // What every tree of MaxText has.
 constexpr std::string_view kAlways = "decoder.decoder_norm.scale";
+constexpr std::string_view kCollections = "params.";
 constexpr std::string_view kParameters = "params.params.";
 constexpr std::string_view kMtp = "params.params.mtp_block.";
 constexpr std::array<std::string_view, 2> kEncoders{"params.params.vision_encoder.",
@@ -45,9 +46,10 @@ bool is_number(std::string_view part) {
   return !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// The name in a tree of Linen: NNX has lists where Linen has numbers in names.
-std::string linen_name(std::string_view path) {
-  std::string name(kParameters.substr(0, kParameters.size() - 1));
+/// The name, in a tree of Linen, for that path in a collection: NNX has lists where Linen has
+/// numbers in names.
+std::string linen_name(std::string_view collection, std::string_view path) {
+  std::string name = fmt::format("{}{}", kCollections, collection);
   while (true) {
     const std::size_t dot = path.find('.');
     const std::string_view part = path.substr(0, dot);
@@ -85,43 +87,87 @@ std::unordered_set<TensorId> random_keys(const Catalog& catalog) {
   return keys;
 }
 
-/// Calls `take` with the shard and the tensor of each array below what the form has before its
-/// parameters, with its path below that, and with whether it is the state of a random number
-/// generator. Errors: those of `take`, which end it.
+/// An array of a tree.
+struct TreeArray {
+  std::uint32_t shard = 0;
+  TensorId id = 0;
+  std::string_view collection;  // "params", or one beside it, which Linen alone has
+  std::string_view path;        // below that
+  bool random = false;          // the state of a random number generator
+};
+
+/// What the name of an array in a tree of Linen has between kCollections and the next dot. Empty:
+/// there is no such dot.
+std::string_view collection_of(std::string_view name) {
+  if (!name.starts_with(kCollections)) return {};
+  name.remove_prefix(kCollections.size());
+  const std::size_t dot = name.find('.');
+  return dot == std::string_view::npos ? std::string_view() : name.substr(0, dot);
+}
+
+/// Calls `take` with each array below what the form has before its parameters, and in collections
+/// beside them. Errors: those of `take`, which end it.
 template <typename Take>
 Result<void> for_each_below(const Catalog& catalog, const Form& form, Take take) {
   const std::unordered_set<TensorId> keys = random_keys(catalog);
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
       std::string_view path = catalog.tensor(id).name;
-      if (!path.starts_with(form.before)) continue;
-      path.remove_prefix(form.before.size());
+      std::string_view collection = "params";
+      if (form.before == kParameters) {
+        collection = collection_of(path);
+        if (collection.empty()) continue;
+        path.remove_prefix(kCollections.size() + collection.size() + 1);
+      } else if (path.starts_with(form.before)) {
+        path.remove_prefix(form.before.size());
+      } else {
+        continue;
+      }
       // What else lies there is refused where the rules do not know it.
       if (form.before.empty() && is_training_state(path)) continue;
-      CKFS_TRY_VOID(take(shard, id, path, keys.contains(id) || is_random_state(path)));
+      CKFS_TRY_VOID(
+          take(TreeArray{shard, id, collection, path, keys.contains(id) || is_random_state(path)}));
     }
   }
   return {};
 }
 
+/// Whether the arrays of a collection are a family's.
+bool has_collection(const MaxTextTrees& trees, std::string_view collection) {
+  return collection == "params" ||
+         std::ranges::find(trees.collections, collection) != trees.collections.end();
+}
+
+/// The arrays without those of collections that the family's rules do not know: those are not a
+/// part of the model.
+TensorList without_others(TensorList list, const MaxTextTrees& trees) {
+  std::erase_if(list.tensors, [&](const ModelTensor& tensor) {
+    return !has_collection(trees, collection_of(tensor.name));
+  });
+  return list;
+}
+
+/// The arrays of all collections.
 Result<TensorList> parameters(const Catalog& catalog, std::optional<DType> dtype) {
   const std::optional<Form> form = form_of(catalog);
   CKFS_CHECK(form.has_value());
   TensorList list;
-  const auto add = [&](std::uint32_t shard, TensorId id, std::string_view path,
-                       bool random) -> Result<void> {
-    if (random || !path.ends_with(form->behind) || path.size() <= form->behind.size()) return {};
+  const auto add = [&](const TreeArray& array) -> Result<void> {
+    std::string_view path = array.path;
+    if (array.random || !path.ends_with(form->behind) || path.size() <= form->behind.size()) {
+      return {};
+    }
     path.remove_suffix(form->behind.size());
-    const StoredTensor& tensor = catalog.tensor(id);
-    TensorExpr expr = TensorExpr::stored(catalog, id);
+    const StoredTensor& tensor = catalog.tensor(array.id);
+    TensorExpr expr = TensorExpr::stored(catalog, array.id);
     const DType to = dtype && is_castable_float(expr.dtype()) ? *dtype : expr.dtype();
     auto cast = expr.cast(to);
     if (!cast) return Failure(cast.error().within(quote(tensor.name)));
-    list.tensors.push_back({.name = list.names.emplace_back(linen_name(path)),
+    list.tensors.push_back({.name = list.names.emplace_back(linen_name(array.collection, path)),
                             .expr = std::move(*cast),
-                            .exactness = exactness_of(catalog, id, to),
+                            .exactness = exactness_of(catalog, array.id, to),
                             .role = tensor.role,
-                            .shard = shard});
+                            .shard = array.shard});
     return {};
   };
   CKFS_TRY_VOID(for_each_below(catalog, *form, add));
@@ -152,18 +198,19 @@ MaxTextChoice choice_of(const TensorList& list, std::string_view release) {
 
 /// The tree with the parameters of each layer by itself, and the rules' numbers that it shows.
 Result<Undone> unscanned(const MaxTextRules& rules, TensorList list) {
-  if (!has_results(rules.trees->scanned, list)) return Undone{std::move(list), rules.config, false};
+  if (!has_results(rules.trees->scanned, list)) return Undone{std::move(list), rules.config};
   return undo_rules(rules.trees->scanned, rules.config, std::move(list));
 }
 
 Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
-  CKFS_TRY(Undone undone, unscanned(rules, std::move(list)));
-  const bool does_values = undone.does_values;
-  CKFS_TRY(undone,
-           undo_rules(rules.trees->unscanned, std::move(undone.config), std::move(undone.list)));
-  undone.does_values = undone.does_values || does_values;
+  CKFS_TRY(Undone stacked, unscanned(rules, without_others(std::move(list), *rules.trees)));
+  CKFS_TRY(Undone undone,
+           undo_rules(rules.trees->unscanned, std::move(stacked.config), std::move(stacked.list)));
+  undone.does_values = undone.does_values || stacked.does_values;
+  if (undone.left_out.count == 0) undone.left_out = stacked.left_out;
   for (const ModelTensor& tensor : undone.list.tensors) {
-    if (!tensor.name.starts_with(kParameters)) continue;
+    const std::string_view collection = collection_of(tensor.name);
+    if (collection.empty() || !has_collection(*rules.trees, collection)) continue;
     return fail(ErrorCode::Unsupported, "{}: \"{}\" is not an array that the rules know",
                 rules.trees->unscanned.file, one_line(tensor.name));
   }
@@ -196,6 +243,7 @@ Result<TreeModel> model_of_release(std::size_t family, ConfigNumbers config, Ten
                    .given = std::move(config),
                    .config = std::move(undone.config),
                    .does_values = undone.does_values,
+                   .left_out = std::move(undone.left_out),
                    .list = std::move(undone.list),
                    .others = {}};
 }
@@ -301,6 +349,21 @@ Result<TensorList> cast_tensors(const Catalog& catalog, std::shared_ptr<const Tr
   return list;
 }
 
+/// The array that the way back left out first.
+std::string_view name_of(const Catalog& catalog, const DroppedArrays& dropped) {
+  for (const Shard& shard : catalog.shards()) {
+    for (const TensorId id : shard.tensors) {
+      const StoredTensor& tensor = catalog.tensor(id);
+      const bool has_first = tensor.storage == dropped.first ||
+                             std::ranges::any_of(tensor.boxes, [&](const StorageBox& box) {
+                               return box.storage == dropped.first;
+                             });
+      if (has_first) return tensor.name;
+    }
+  }
+  return "an array without elements";
+}
+
 /// The tree that another release than the one that it is of would have.
 Result<TensorList> tree_of_release(const Catalog& catalog, std::shared_ptr<const TreeModel> model,
                                    std::optional<DType> dtype, const TreeOptions& options,
@@ -315,9 +378,14 @@ Result<TensorList> tree_of_release(const Catalog& catalog, std::shared_ptr<const
     return error(fmt::format("{} has no rules for the other", family.file));
   }
   if (model->does_values) return error("on the way to the other values would be rounded");
+  if (model->left_out.count > 0) {
+    return error(fmt::format("on the way to the other \"{}\" would be lost",
+                             one_line(name_of(catalog, model->left_out))));
+  }
   const auto has = [&](std::string_view key) { return model->config.number(key) == 1.0; };
   const MaxTextRules rules = rules_of(family, model->config,
-                                      {.mtp = options.mtp && has("view.mtp"),
+                                      {.dtype = dtype,
+                                       .mtp = options.mtp && has("view.mtp"),
                                        .multimodal = options.multimodal && has("view.multimodal"),
                                        .release = options.release});
   CKFS_TRY(TensorList list, cast_tensors(catalog, model, dtype));
@@ -371,8 +439,10 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
   const auto model = of_release(found, options.release);
   if (model == nullptr) return tree_of_release(catalog, found, dtype, options, recipes);
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
-  const MaxTextRules rules =
-      rules_of(recipes.families[model->family], model->config, choice_of(list, options.release));
+  list = without_others(std::move(list), *recipes.families[model->family].maxtext);
+  MaxTextChoice choice = choice_of(list, options.release);
+  choice.dtype = dtype;
+  const MaxTextRules rules = rules_of(recipes.families[model->family], model->config, choice);
   TensorList axes;
   if (options.axes) {
     CKFS_TRY(axes, cast_tensors(catalog, model, dtype));
@@ -412,15 +482,24 @@ std::optional<Note> maxtext_tree_remark(const Catalog& catalog) {
   if (!form) return std::nullopt;
   std::size_t count = 0;
   std::string_view first;
-  const auto look = [&](std::uint32_t /*shard*/, TensorId id, std::string_view /*path*/,
-                        bool random) -> Result<void> {
-    if (random && count++ == 0) first = catalog.tensor(id).name;
+  const auto look = [&](const TreeArray& array) -> Result<void> {
+    const bool counts = array.random && array.collection == "params";
+    if (counts && count++ == 0) first = catalog.tensor(array.id).name;
     return {};
   };
   if (!for_each_below(catalog, *form, look) || count == 0) return std::nullopt;
   std::string text = "left out: the state of a random number generator, not a weight";
   if (count > 1) text += fmt::format("; so are {} more arrays", count - 1);
   return Note{std::string(first), std::move(text)};
+}
+
+std::optional<Note> maxtext_model_remark(const Catalog& catalog, const Recipes& recipes) {
+  const auto model = tree_model(catalog, recipes);
+  if (!model || (*model)->left_out.count == 0) return std::nullopt;
+  const DroppedArrays& left_out = (*model)->left_out;
+  std::string text = "left out: the model has no such tensor";
+  if (left_out.count > 1) text += fmt::format("; so are {} more arrays", left_out.count - 1);
+  return Note{std::string(name_of(catalog, left_out)), std::move(text)};
 }
 
 std::vector<Obstacle> maxtext_tree_obstacles(const Catalog& catalog, const Recipes& recipes) {

@@ -2,9 +2,10 @@
 // way from there to the names and shapes of Hugging Face, by the rules of the way there.
 //
 // The tree is known by its names alone. Parameters lie below params.params (Linen), params, base or
-// nothing, in NNX with `value` as their last word; all else (optimizer state, step) is not part of
-// a model and no byte of it is read. The same holds for the state of random number generators,
-// which NNX has among them at any level.
+// nothing, in NNX with `value` as their last word; Linen has collections beside params.params, and
+// those that the rules of the model's family know are parameters, too. All else (optimizer state,
+// step) is not part of a model and no byte of it is read. The same holds for the state of random
+// number generators, which NNX has among them at any level.
 #pragma once
 
 #include <memory>
@@ -31,6 +32,7 @@ struct TreeModel {
   ConfigNumbers given;       // before the way back
   ConfigNumbers config;      // with what the arrays say of it
   bool does_values = false;  // Undone::does_values
+  DroppedArrays left_out;    // Undone::left_out
   /// By name, in the dtypes of the tree.
   TensorList list;
   /// The models that the arrays are by the rules of other releases that they fit, too; those have
@@ -81,6 +83,10 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
 /// A note on the parameters that the views of the model leave out: the state of random number
 /// generators. nullopt: there is none, or this is not such a tree.
 std::optional<Note> maxtext_tree_remark(const Catalog& catalog);
+
+/// A note on the arrays that views of Hugging Face models leave out, because such a model has
+/// nothing of them. nullopt: there are none. Requires: is_maxtext_tree().
+std::optional<Note> maxtext_model_remark(const Catalog& catalog, const Recipes& recipes);
 
 /// Why the tree cannot be shown in Hugging Face's names, and in its own; empty: it can. (A tree
 /// that is not scanned may still have too few layers to be: tree_tensors() says.)

@@ -312,6 +312,9 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
     if (row.dtype && name_note) summary.remarks.push_back(*name_note);
     if (row.dtype && is_maxtext_tree(catalog)) {
       std::ranges::copy(maxtext_notes, std::back_inserter(summary.remarks));
+      if (auto left_out = maxtext_model_remark(catalog, recipes)) {
+        summary.remarks.push_back(*std::move(left_out));
+      }
     }
   }
   for (const RecipeView& recipe : recipes.views) {

@@ -93,7 +93,8 @@ def bench_uncompressed(bench):
 
 def bench_maxtextmount(bench):
     """Of sparse checkpoints: nothing but headers is read."""
-    for model, seconds, memory in (("deepseek-v3", 1.5, 130), ("kimi-k2.6", 3.0, 200)):
+    for model, seconds, memory in (("deepseek-v3", 1.5, 130), ("deepseek-v4", 1.5, 130),
+                                   ("kimi-k2.6", 3.0, 200)):
         source = scale_checkpoint(bench.path(model), model)
         seen = []
         for _ in range(3):

@@ -4,6 +4,7 @@ the tensors after, as `ckfs export` writes them, or the error that `ckfs ls` pri
 import json
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,8 @@ TENSOR = re.compile(r"(?P<name>\S+) (?:(?P<dtype>\w+) )?\[(?P<shape>[\d, ]*)\]  
 # The words that a rule and an operation may begin with, from the program's own errors.
 RULES = ["take", "select", "drop", "expect", "forbid", "only", "use"]
 
+INTEGERS = {"I32": "i", "I64": "q"}
+
 # The views that rules begin with: values are F32 there, or as they are in the source.
 FLOATS, FROM = "fp32-safetensors", "bf16-safetensors@cast=quantized"
 
@@ -27,9 +30,13 @@ FLOATS, FROM = "fp32-safetensors", "bf16-safetensors@cast=quantized"
 def tensor(line):
     match = TENSOR.fullmatch(line)
     assert match, line
-    values = [float(value) for value in match["values"].split()]
-    shape = [int(extent) for extent in match["shape"].split(",")]
     dtype = match["dtype"] or "F32"
+    shape = [int(extent) for extent in match["shape"].split(",")]
+    if dtype in INTEGERS:
+        numbers = [int(value) for value in match["values"].split()]
+        data = struct.pack(f"<{len(numbers)}{INTEGERS[dtype]}", *numbers)
+        return match["name"], naive.Tensor(dtype, shape, data)
+    values = [float(value) for value in match["values"].split()]
     return match["name"], naive.Tensor(dtype, shape, naive.encode(values, dtype))
 
 

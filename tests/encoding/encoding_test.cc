@@ -154,6 +154,13 @@ TEST(PlainEncoding, IsExactWhereACastKeepsEveryValue) {
   EXPECT_EQ(exactness(DType::F16, DType::F32), Exactness::Exact);
   EXPECT_EQ(exactness(DType::F32, DType::F64), Exactness::Exact);
   EXPECT_EQ(exactness(DType::F64, DType::F32), Exactness::Lossy);
+  EXPECT_EQ(exactness(DType::U8, DType::BF16), Exactness::Exact);
+  EXPECT_EQ(exactness(DType::I8, DType::BF16), Exactness::Exact);
+  EXPECT_EQ(exactness(DType::I16, DType::BF16), Exactness::Lossy);
+  EXPECT_EQ(exactness(DType::U16, DType::F32), Exactness::Exact);
+  EXPECT_EQ(exactness(DType::I32, DType::F32), Exactness::Lossy);
+  EXPECT_EQ(exactness(DType::U32, DType::F64), Exactness::Exact);
+  EXPECT_EQ(exactness(DType::I64, DType::F64), Exactness::Lossy);
 }
 
 TEST(BlockScaleEncoding, GivesItsLabelItself) {

@@ -61,8 +61,12 @@ Box box(std::int64_t target, std::int64_t source, std::vector<Loop> loops) {
   return {0, target, source, std::move(loops), nullptr};
 }
 
+Box constant(std::int64_t target, std::int64_t bits, std::vector<Loop> loops) {
+  return {Box::kConstant, target, bits, std::move(loops), nullptr};
+}
+
 Box zeros(std::int64_t target, std::vector<Loop> loops) {
-  return {Box::kConstant, target, 0, std::move(loops), nullptr};
+  return constant(target, 0, std::move(loops));
 }
 
 std::string error_of(const auto& result) {
@@ -150,18 +154,89 @@ TEST(TensorExpr, StepsNameTheDtypeOfTheValues) {
               HasSubstr("only F64"));
 }
 
-TEST(TensorExpr, PaddingStaysZero) {
+TEST(TensorExpr, PaddingTakesStepsWhenTheyAreAdded) {
   Tensors tensors;
   const TensorExpr padded = tensors.whole(DType::F32, {2}).pad(0, 0, 1).value();
-  EXPECT_TRUE(padded.then({Step::Kind::Multiply, DType::F32, 2}).has_value());
-  EXPECT_TRUE(padded.cast(DType::BF16).has_value());
-  for (const Step& step :
-       {Step{Step::Kind::Add, DType::F32, 1}, Step{Step::Kind::Multiply, DType::F32, -1},
-        Step{Step::Kind::Multiply, DType::F32, -0.0},
-        Step{Step::Kind::Multiply, DType::F32, std::numeric_limits<double>::infinity()},
-        Step{Step::Kind::Multiply, DType::F32, std::numeric_limits<double>::quiet_NaN()}}) {
-    EXPECT_THAT(error_of(padded.then(step)), HasSubstr("padding stays zero"));
+  struct Case {
+    Step step;
+    std::int64_t bits;
+  };
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Case& one :
+       {Case{{Step::Kind::Multiply, DType::F32, 2}, 0}, Case{{Step::Kind::Cast, DType::BF16, 0}, 0},
+        Case{{Step::Kind::Add, DType::F32, 1}, 0x3f800000},
+        Case{{Step::Kind::Multiply, DType::F32, -1}, 0x80000000},
+        Case{{Step::Kind::Multiply, DType::F32, -0.0}, 0x80000000},
+        Case{{Step::Kind::Multiply, DType::F32, infinity}, 0x7fc00000}}) {
+    const TensorExpr stepped = padded.then(one.step).value();
+    EXPECT_EQ(stepped.boxes().back(), constant(2, one.bits, {}));
+    EXPECT_EQ(stepped.boxes(2, 3).back(), constant(2, one.bits, {}));
   }
+}
+
+TEST(TensorExpr, AFilledTensorIsOneConstantBox) {
+  const TensorExpr ones = TensorExpr::filled(DType::BF16, Shape{2, 3}, 1).value();
+  EXPECT_EQ(ones.dtype(), DType::BF16);
+  EXPECT_THAT(ones.shape(), ElementsAre(2, 3));
+  EXPECT_THAT(ones.boxes(), ElementsAre(constant(0, 0x3f80, {{6, 1, 0}})));
+  // Rounded to the dtype, as a cast does; several casts round each.
+  const TensorExpr third = TensorExpr::filled(DType::F32, Shape{}, 1.0 / 3).value();
+  EXPECT_THAT(third.boxes(), ElementsAre(constant(0, 0x3eaaaaab, {})));
+  EXPECT_THAT(third.cast(DType::BF16)->boxes(), ElementsAre(constant(0, 0x3eab, {})));
+  EXPECT_THAT(third.cast(DType::BF16)->cast(DType::F64)->boxes(),
+              ElementsAre(constant(0, 0x3fd5600000000000, {})));
+  EXPECT_THAT(TensorExpr::filled(DType::F64, Shape{0}, 1)->boxes(), ElementsAre());
+}
+
+TEST(TensorExpr, ConstantsOfOtherValuesStayApart) {
+  const auto filled = [](double value) {
+    return TensorExpr::filled(DType::F32, Shape{2}, value).value();
+  };
+  const std::vector<TensorExpr> parts{filled(1), filled(1), filled(2), filled(-0.0)};
+  EXPECT_THAT(
+      TensorExpr::concat(parts, 0)->boxes(),
+      ElementsAre(constant(0, 0x3f800000, {{4, 1, 0}}), constant(4, 0x40000000, {{2, 1, 0}}),
+                  constant(6, 0x80000000, {{2, 1, 0}})));
+  // As the bits of neighbours that count on.
+  const auto whole = [](double value) {
+    return TensorExpr::filled(DType::I32, Shape{1}, value).value();
+  };
+  const std::vector<TensorExpr> numbers{whole(5), whole(6), whole(7)};
+  EXPECT_EQ(TensorExpr::concat(numbers, 0)->boxes().size(), 3U);
+}
+
+TEST(TensorExpr, AFilledIntegerIsTheNumber) {
+  const auto bits_of = [](DType dtype, double value) {
+    return TensorExpr::filled(dtype, Shape{}, value)->boxes().front().source_offset;
+  };
+  EXPECT_EQ(bits_of(DType::I8, -128), 0x80);
+  EXPECT_EQ(bits_of(DType::U8, 255), 0xff);
+  EXPECT_EQ(bits_of(DType::I32, -1), 0xffffffff);
+  EXPECT_EQ(bits_of(DType::I64, -1), -1);
+  EXPECT_EQ(bits_of(DType::U64, 9007199254740992), 9007199254740992);
+  for (const auto& [dtype, value] :
+       {std::pair(DType::I8, 128.0), std::pair(DType::U8, -1.0), std::pair(DType::I32, 0.5),
+        std::pair(DType::I64, 1e16), std::pair(DType::F16, 65520.0), std::pair(DType::F32, 1e39),
+        std::pair(DType::F64, std::numeric_limits<double>::infinity())}) {
+    EXPECT_THAT(error_of(TensorExpr::filled(dtype, Shape{}, value)), HasSubstr("does not hold"));
+  }
+  EXPECT_THAT(error_of(TensorExpr::filled(DType::F8E4M3, Shape{}, 1)), HasSubstr("neither"));
+  EXPECT_THAT(error_of(TensorExpr::filled(DType::F32, Shape{-1}, 1)), HasSubstr("-1"));
+}
+
+TEST(TensorExpr, IntegersBecomeFloatsWhereThatIsAsked) {
+  Tensors tensors;
+  const TensorExpr expr = tensors.whole(DType::I64, {2});
+  const TensorExpr floats = expr.integers_as(DType::BF16).value();
+  EXPECT_EQ(floats.dtype(), DType::BF16);
+  EXPECT_EQ(*floats.whole()->program, (Program{{Step::Kind::Cast, DType::BF16, 0}}));
+  EXPECT_THAT(TensorExpr::filled(DType::I64, Shape{}, 3)->integers_as(DType::BF16)->boxes(),
+              ElementsAre(constant(0, 0x4040, {})));
+  EXPECT_THAT(error_of(expr.integers_as(DType::I32)), HasSubstr("only integers become"));
+  EXPECT_THAT(error_of(tensors.whole(DType::BF16, {2}).integers_as(DType::F32)),
+              HasSubstr("only integers become"));
+  EXPECT_THAT(error_of(tensors.whole(DType::Bool, {2}).integers_as(DType::F32)),
+              HasSubstr("only integers become"));
 }
 
 TEST(TensorExpr, StoredViewsAreOneBoxWithTheirStrides) {

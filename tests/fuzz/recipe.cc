@@ -17,18 +17,20 @@ namespace {
 
 constexpr std::string_view kConfig =
     R"({"hidden_size": 4, "moe_intermediate_size": 2, "num_experts": 2, "nan": NaN,
+        "layer_types": ["full", "local"], "ratios": [4, 128],
         "text_config": {"model_type": "m", "num_heads": 2}})";
 
 std::shared_ptr<const Catalog> make_catalog() {
   CatalogBuilder builder("safetensors");
   Shard shard{"model.safetensors", 0, {}};
   std::uint64_t offset = 0;
-  const auto add = [&](std::string_view name, const std::vector<std::int64_t>& shape) {
+  const auto add = [&](std::string_view name, const std::vector<std::int64_t>& shape,
+                       DType dtype = DType::F32) {
     std::int64_t numel = 1;
     for (const std::int64_t extent : shape) numel *= extent;
-    const Extent extent{0, offset, static_cast<std::uint64_t>(numel) * 4};
+    const Extent extent{0, offset, bytes_of(dtype, numel)};
     offset += extent.nbytes;
-    const StorageId storage = builder.add_storage(DType::F32, numel, std::span(&extent, 1));
+    const StorageId storage = builder.add_storage(dtype, numel, std::span(&extent, 1));
     shard.tensors.push_back(builder.add_tensor(name, shape, storage));
   };
   for (int layer = 0; layer < 2; ++layer) {
@@ -41,6 +43,7 @@ std::shared_ptr<const Catalog> make_catalog() {
     add(fmt::format("layers.{}.norm", layer), {4});
   }
   add("embed", {8, 4});
+  add("table", {8, 2}, DType::I64);
   add("empty", {0, 4});
   add("scalar", {});
   builder.add_shard(std::move(shard));
@@ -76,7 +79,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace ckfs;
   const WorkLimit limit(size);
   static const std::shared_ptr<const Catalog> catalog = make_catalog();
-  static const ConfigNumbers config = *ConfigNumbers::parse(kConfig, "config.json");
+  static const ConfigNumbers config = [] {
+    ConfigNumbers numbers = *ConfigNumbers::parse(kConfig, "config.json");
+    numbers.set_text("view.dtype", "BF16");
+    return numbers;
+  }();
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto recipes = add_recipe(Recipes(), text, "recipe.json");
   if (!recipes) {

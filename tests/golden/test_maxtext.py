@@ -692,7 +692,8 @@ class MissingTensors(Views):
                            ("gemma4-moe", "maxtext-unscanned@multimodal=1"),
                            ("gemma4-e2b", "maxtext-unscanned"),
                            ("qwen3-omni", "maxtext-unscanned@multimodal=1"),
-                           ("gemma3", "maxtext-unscanned@multimodal=1")):
+                           ("gemma3", "maxtext-unscanned@multimodal=1"),
+                           ("deepseek4", "maxtext-unscanned")):
             tensors = {name: tensor for name, tensor in naive.read_all(DATA / case / "source").items()
                        if not re.match(r"mtp\.|vision_tower\.head\.", name)}
             if "multimodal" not in view:
@@ -805,6 +806,27 @@ class Refusals(Views):
                 ({"head_dim": 0, "num_attention_heads": 0}, "where it must have")):
             with self.subTest(change):
                 self.refused("qwen3-moe", message, config=lambda c: {**c, **change})
+
+    def test_layers_of_another_kind_than_config_json_says(self):
+        def turned(config):
+            types = config["text_config"]["layer_types"]
+            types[3], types[4] = types[4], types[3]
+            return config
+        self.refused("gemma4-e2b", r'maxtext_gemma4_small.json:\d+: "decoder.layers_[34].self_attn'
+                     r'.\w+.weight" fits .* and should not be there', config=turned,
+                     view="maxtext-unscanned")
+        for change, message in (
+                ({"compress_ratios": [0, 0, 128, 4, 4, 128, 4]}, r"no tensor matches|where it must"),
+                ({"compress_ratios": [0, 0, 4, 128, 4, 128]}, "has no number compress_ratios"),
+                ({"compress_ratios": [0, 0, 4, 128, 4, 128, 0]}, "is not a tensor that the rules"),
+                ({"compress_ratios": [4, 0, 4, 128, 4, 128, 4]}, "no tensor matches"),
+                ({"num_hash_layers": 2}, 'no tensor matches ".*gate.(bias|tid2eid)" in this group'),
+                ({"num_hash_layers": 4}, 'no tensor matches ".*gate.(bias|tid2eid)" in this group'),
+                ({"o_groups": 4}, "where it must have"),
+                ({"hc_mult": 2}, "where it must have")):
+            with self.subTest(change):
+                self.refused("deepseek4", rf"maxtext_deepseek4.json:\d+: .*{message}",
+                             config=lambda c: {**c, **change})
 
     def test_parameters_that_do_not_fit(self):
         self.refused("qwen3-moe", r'"params.params.[^"]*": dimension \d of shape .* is not a '

@@ -109,6 +109,58 @@ class Forms(Trees):
         for view in MAXTEXT:
             self.assertEqual([], [name for name in self.arrays(source, view) if "rngs" in name])
 
+    def test_collections_beside_the_parameters_are_state_unless_the_family_has_them(self):
+        def with_others(tensors):
+            state = naive.Tensor("U32", [2], bytes(8))
+            return {**tensors, "params.batch_stats.decoder.mean": state, "params.aqt.decoder.x.y": state,
+                    "params.MoEBiasVar.decoder.layers.gate.bias": state}
+        want = self.model(self.tree("qwen3-moe", "scanned"))
+        source = self.tree("qwen3-moe", "scanned", with_others)
+        self.assertTrue(want == self.model(source))
+        for view in MAXTEXT:
+            self.assertEqual([], [name for name in self.arrays(source, view)
+                                  if name != "step" and not name.startswith("params.params.")])
+
+    def test_what_linen_has_in_collections_nnx_has_among_the_parameters(self):
+        kept = ("params.MoEBiasVar.", "params.Tid2EidVar.")
+        for view in ("unscanned", "scanned"):
+            want = self.model(self.tree("deepseek4", view))
+            self.assertIn("layers.3.ffn.gate.bias", want)
+            self.assertIn("layers.0.ffn.gate.tid2eid", want)
+            for before, behind in (("params.params.", ""), ("base.", ".value"), ("", ".value")):
+                def merged(tensors):
+                    found = {}
+                    for name, tensor in tensors.items():
+                        path = re.sub(r"^params\.\w+\.", "", name)
+                        if path != name:
+                            found[before + path + behind] = tensor
+                    return found
+                with self.subTest(view=view, before=before):
+                    self.assertTrue(want == self.model(self.tree("deepseek4", view, merged)))
+
+            def with_more(tensors):
+                one = tensors["params.params.decoder.decoder_norm.scale"]
+                return {**tensors, kept[0] + "decoder.more": one}
+            done = subprocess.run(
+                [ways.CKFS, "ls", self.tree("deepseek4", view, with_more), "bf16-safetensors"],
+                capture_output=True, text=True, check=False)
+            self.assertIn(f'"{kept[0]}decoder.more" is not an array that the rules know', done.stderr)
+
+    def test_arrays_that_the_model_has_nothing_of_are_named(self):
+        source = self.tree("deepseek4", "unscanned")
+        views = {view["name"]: view for view in json.loads(ways.run("inspect", source, "--json"))["views"]}
+        note = {"subject": "params.params.decoder.layers_0.mhc_attention.mhc_norm.scale",
+                "text": "left out: the model has no such tensor; so are 13 more arrays"}
+        self.assertIn(note, views["bf16-safetensors"]["remarks"])
+        self.assertNotIn(note, views["maxtext-scanned"]["remarks"])
+        self.assertEqual([], [name for name in self.model(source) if "norm" in name and "hc_" in name])
+        wrong = self.tree("deepseek4", "unscanned", lambda tensors: {
+            name: naive.Tensor("F32", [63], bytes(252)) if name.endswith("mhc_mlp.mhc_norm.scale")
+            else tensor for name, tensor in tensors.items()})
+        done = subprocess.run([ways.CKFS, "ls", wrong, "bf16-safetensors"], capture_output=True,
+                              text=True, check=False)
+        self.assertIn("is 63 here and 64 by config.json", done.stderr)
+
     def test_what_only_resembles_it_is_refused(self):
         def with_array(tensors):
             return {**tensors, "params.params.decoder.rngs_of_mine": naive.Tensor("U32", [2], bytes(8))}

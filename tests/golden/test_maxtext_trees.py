@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import orbax_item  # noqa: E402
 import ways  # noqa: E402
 from maxtext_cases import (  # noqa: E402
-    TREES, differences, item_of, options_of, safetensors, tree_of)
+    CASES, TREES, differences, item_of, options_of, safetensors, source_of, tree_of)
 
 
 class Trees(unittest.TestCase):
@@ -50,6 +50,25 @@ class Trees(unittest.TestCase):
         for case in cases:
             with self.subTest(**case):
                 self.check(case)
+
+    def test_every_model_of_a_tree_that_is_no_golden_item(self):
+        """Of the tree that ckfs itself exported."""
+        cases = [case for case in TREES
+                 if case["expected"].startswith("hf-") and not item_of(case).is_dir()]
+        self.assertGreaterEqual(len(cases), 10)
+        for number, case in enumerate(cases):
+            with self.subTest(**case):
+                made = next(view for view in CASES if (view["source"], view["expected"]) ==
+                            (case["source"], case["tree"]))
+                tree, out = self.work / f"tree{number}", self.work / f"model{number}"
+                ways.run("export", source_of(made), made["view"], tree, *options_of(made))
+                ways.run("export", tree / "0/items", case["view"], out, "--config",
+                         source_of(made) / "config.json", *options_of(case))
+                arrays = {}
+                for path in out.glob("*.safetensors"):
+                    arrays.update(safetensors(path))
+                self.assertEqual(list(differences(case, arrays)), [])
+                shutil.rmtree(tree)
 
 
 if __name__ == "__main__":

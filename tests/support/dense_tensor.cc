@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "support/naive_view.h"
+
 namespace ckfs {
 namespace {
 
@@ -97,13 +99,24 @@ DenseTensor dense_pad(const DenseTensor& tensor, std::int64_t dim, std::int64_t 
   });
 }
 
+DenseTensor dense_filled(DType dtype, const Shape& shape, std::uint64_t bits) {
+  return dense_from(dtype, shape, [&](const Shape& /*index*/) {
+    return Origin{Box::kConstant, static_cast<std::int64_t>(bits), {}};
+  });
+}
+
 DenseTensor dense_then(const DenseTensor& tensor, const Step& step) {
   DenseTensor result = tensor;
   const bool casts = step.kind == Step::Kind::Cast || step.kind == Step::Kind::CastKeepingNan;
   if (casts && step.dtype == tensor.dtype) return result;
   result.dtype = step.dtype;
   for (Origin& origin : result.elements) {
-    if (origin.storage != Box::kConstant) origin.program.push_back(step);
+    if (origin.storage != Box::kConstant) {
+      origin.program.push_back(step);
+      continue;
+    }
+    Element element{.low = static_cast<std::uint64_t>(origin.index)};
+    origin.index = static_cast<std::int64_t>(naive_steps(element, tensor.dtype, {step}).low);
   }
   return result;
 }

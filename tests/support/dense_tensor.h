@@ -14,8 +14,8 @@ namespace ckfs {
 
 /// Where an element of the target comes from, and what happens to it on the way.
 struct Origin {
-  StorageId storage = Box::kConstant;  // kConstant: a zero
-  std::int64_t index = 0;              // element of the storage
+  StorageId storage = Box::kConstant;  // kConstant: no storage
+  std::int64_t index = 0;              // element of the storage; the bits of a constant
   Program program;
 
   bool operator==(const Origin&) const = default;
@@ -40,6 +40,7 @@ DenseTensor dense_slice(const DenseTensor& tensor, std::int64_t dim, std::int64_
                         std::int64_t count, std::int64_t step);
 DenseTensor dense_pad(const DenseTensor& tensor, std::int64_t dim, std::int64_t before,
                       std::int64_t after);
+DenseTensor dense_filled(DType dtype, const std::vector<std::int64_t>& shape, std::uint64_t bits);
 DenseTensor dense_then(const DenseTensor& tensor, const Step& step);
 DenseTensor dense_concat(const std::vector<DenseTensor>& parts, std::int64_t dim);
 DenseTensor dense_stack(const std::vector<DenseTensor>& parts, std::int64_t dim);

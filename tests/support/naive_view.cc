@@ -311,7 +311,11 @@ Result<std::vector<std::byte>> naive_tensor(const Catalog& catalog, ByteSource& 
         from += turn[i] * box.loops[i].source_stride;
       }
       Element element;
-      if (!box.is_constant()) element = storage.at(static_cast<std::size_t>(from));
+      if (box.is_constant()) {
+        element.low = static_cast<std::uint64_t>(box.source_offset);
+      } else {
+        element = storage.at(static_cast<std::size_t>(from));
+      }
       if (box.program) element = naive_steps(element, dtype, *box.program);
       target.at(static_cast<std::size_t>(to)) = element;
       ++visits[static_cast<std::size_t>(to)];

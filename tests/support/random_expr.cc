@@ -276,19 +276,16 @@ void add_encoded(const Choose& choose, Writer& writer, CatalogBuilder& builder,
   }
 }
 
-Step random_step(const Choose& choose, const DenseTensor& tensor) {
-  const DType dtype = tensor.dtype;
-  const bool padded = std::ranges::any_of(
-      tensor.elements, [](const Origin& origin) { return origin.storage == Box::kConstant; });
+Step random_step(const Choose& choose, DType dtype) {
   switch (choose(7)) {
     case 0:
-      return {Step::Kind::Multiply, dtype, pick<double>(choose, {0.5, 3.0, 1.0 / 3, 1e5})};
+      return {Step::Kind::Multiply, dtype, pick<double>(choose, {0.5, -3.0, 1.0 / 3, 1e5})};
     case 1:
       return {Step::Kind::FlushSubnormals, dtype, 0};
     case 2:
       return {Step::Kind::CanonicalNan, dtype, 0};
     case 3:
-      return {Step::Kind::Add, dtype, padded ? 0.0 : pick<double>(choose, {1.0, -0.1, 1e-6})};
+      return {Step::Kind::Add, dtype, pick<double>(choose, {1.0, -0.1, 1e-6})};
     default:
       return {choose(4) == 0 ? Step::Kind::CastKeepingNan : Step::Kind::Cast,
               pick<DType>(choose, {DType::BF16, DType::F32, DType::F16, DType::F64}), 0};
@@ -328,9 +325,29 @@ RandomExpr with_step(const RandomExpr& from, const Step& step) {
                             name(step.dtype), step.operand));
 }
 
+RandomExpr random_filled(const Choose& choose, DType dtype, const Shape& shape) {
+  struct Bits {
+    double value;
+    std::uint64_t f64, f32, f16, bf16;
+  };
+  const auto chosen = pick<Bits>(choose, {{-1.5, 0xbff8000000000000, 0xbfc00000, 0xbe00, 0xbfc0},
+                                          {100, 0x4059000000000000, 0x42c80000, 0x5640, 0x42c8}});
+  const std::map<DType, std::uint64_t> bits{{DType::F64, chosen.f64}, {DType::F32, chosen.f32},
+                                            {DType::F16, chosen.f16}, {DType::BF16, chosen.bf16},
+                                            {DType::U8, 100},         {DType::I32, 100},
+                                            {DType::I64, 100}};
+  const double value = is_castable_float(dtype) ? chosen.value : 100;
+  return unwrap(TensorExpr::filled(dtype, shape, value), dense_filled(dtype, shape, bits.at(dtype)),
+                fmt::format("filled({}, {})", name(dtype), value));
+}
+
 // Another tensor of the dtype and shape of `like`, from another leaf where one fits.
 RandomExpr random_like(const Choose& choose, const RandomCheckpoint& checkpoint,
                        const RandomExpr& like) {
+  const DType dtype = like.value.dtype;
+  const bool fillable =
+      is_castable_float(dtype) || dtype == DType::U8 || dtype == DType::I32 || dtype == DType::I64;
+  if (fillable && one_in(choose, 6)) return random_filled(choose, dtype, like.value.shape);
   const std::int64_t numel = numel_of(like.value.shape);
   RandomExpr leaf = random_leaf(choose, checkpoint);
   const std::int64_t has = numel_of(leaf.value.shape);
@@ -434,7 +451,7 @@ RandomExpr random_operation(const Choose& choose, const RandomCheckpoint& checkp
         return with_step(with_step(from, {Step::Kind::Cast, wide, 0}),
                          {Step::Kind::Cast, from.value.dtype, 0});
       }
-      return with_step(from, random_step(choose, from.value));
+      return with_step(from, random_step(choose, from.value.dtype));
     }
     default:
       return random_several(choose, checkpoint, from);

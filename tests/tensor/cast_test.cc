@@ -129,8 +129,43 @@ TEST(Cast, ExistsForTheDocumentedPairsOnly) {
       found += plain != nullptr;
     }
   }
-  EXPECT_EQ(found, 17U);
+  EXPECT_EQ(found, 17U + 8 * 4);
   for (const auto& [from, to] : pairs()) EXPECT_NE(find_cast(from, to), nullptr);
+}
+
+TEST(Cast, RoundsIntegersToNearestByWayOfF32) {
+  struct Case {
+    DType from;
+    std::uint64_t integer;
+    std::uint64_t f64, f32, f16, bf16;
+  };
+  const std::uint64_t minus_one = ~std::uint64_t{0};
+  for (const Case& one : {
+           Case{DType::I64, 0, 0, 0, 0, 0},
+           Case{DType::I64, minus_one, 0xbff0000000000000, 0xbf800000, 0xbc00, 0xbf80},
+           Case{DType::U64, minus_one, 0x43f0000000000000, 0x5f800000, 0x7c00, 0x5f80},
+           Case{DType::I64, 257, 0x4070100000000000, 0x43808000, 0x5c04, 0x4380},  // ties to even
+           Case{DType::I64, 259, 0x4070300000000000, 0x43818000, 0x5c0c, 0x4382},
+           Case{DType::I64, (1 << 24) + 1, 0x4170000010000000, 0x4b800000, 0x7c00, 0x4b80},
+           Case{DType::I64, (std::uint64_t{1} << 53) + 1, 0x4340000000000000, 0x5a000000, 0x7c00,
+                0x5a00},
+           // Rounded to F32 it lies between two numbers of BF16.
+           Case{DType::I64, (std::uint64_t{1} << 32) + (1 << 24) + 1, 0x41f0100000100000,
+                0x4f808000, 0x7c00, 0x4f80},
+           Case{DType::I64, std::uint64_t{1} << 63, 0xc3e0000000000000, 0xdf000000, 0xfc00, 0xdf00},
+           Case{DType::I8, 0x80, 0xc060000000000000, 0xc3000000, 0xd800, 0xc300},
+           Case{DType::U8, 0x80, 0x4060000000000000, 0x43000000, 0x5800, 0x4300},
+           Case{DType::I16, 0xffff, 0xbff0000000000000, 0xbf800000, 0xbc00, 0xbf80},
+           Case{DType::U16, 0xffff, 0x40efffe000000000, 0x477fff00, 0x7c00, 0x4780},
+           Case{DType::I32, 0xffffffff, 0xbff0000000000000, 0xbf800000, 0xbc00, 0xbf80},
+           Case{DType::U32, 0xffffffff, 0x41efffffffe00000, 0x4f800000, 0x7c00, 0x4f80},
+       }) {
+    SCOPED_TRACE(testing::Message() << name(one.from) << " 0x" << std::hex << one.integer);
+    EXPECT_EQ(cast_one(one.from, DType::F64, one.integer), one.f64);
+    EXPECT_EQ(cast_one(one.from, DType::F32, one.integer), one.f32);
+    EXPECT_EQ(cast_one(one.from, DType::F16, one.integer), one.f16);
+    EXPECT_EQ(cast_one(one.from, DType::BF16, one.integer), one.bf16);
+  }
 }
 
 TEST(Cast, FastGivesTheBitsOfTheReference) {

@@ -133,7 +133,7 @@ TEST(Pattern, RefusesWhatIsNoPattern) {
 Result<double> value(std::string_view text) {
   const std::vector<std::string> names{"n", "x"};
   const auto config = ConfigNumbers::parse(
-      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}, "list": [4, []]}})",
+      R"({"a": 7, "flag": true, "odd": NaN, "text_config": {"b": 5, "deep": {"c": 2}, "words": ["w"], "list": [4, []]}})",
       "c");
   const std::vector<std::optional<double>> captures{4, std::nullopt};
   const std::vector<std::int64_t> shape{10, 20};
@@ -177,6 +177,13 @@ TEST(Expression, ComputesWithNumbersVariablesConfigAndShape) {
                                                    {"bf16(sqrt(2560))", 50.5},
                                                    {"bf16(sqrt(128))", 11.3125},
                                                    {"f16(1 / 3)", 0.333251953125},
+                                                   {"$list[0]", 4},
+                                                   {"$list[n - 4] * 2", 8},
+                                                   {"$list[1] ?? 7", 7},
+                                                   {"$list[2] ?? 7", 7},
+                                                   {"$list[0.5] ?? 7", 7},
+                                                   {"$words[0] ?? 7", 7},
+                                                   {"$none[0] ?? 7", 7},
                                                    {"$odd ?? 3", 3}}) {
     const Result<double> got = value(text);
     ASSERT_TRUE(got) << text << ": " << got.error().message();
@@ -205,6 +212,12 @@ TEST(Expression, SaysWhatIsWrong) {
            {"x ?? 1", "a capture is not a number"},
            {"$none ?? x ?? 1", "a capture is not a number"},
            {"$none ?? $nothing", "config.json: has no number nothing"},
+           {"$list[2]", "config.json: has no number list[2]"},
+           {"$list[-1]", "config.json: has no number list[-1]"},
+           {"$list[x] ?? 1", "a capture is not a number"},
+           {"$list[0", "ends too early"},
+           {"$list[]", "cannot continue with \"]\""},
+           {"$list [0]", "cannot continue with \"[0]\""},
            {"min(1)", "cannot continue with \")\""},
            {"bf16(1, 2)", "cannot continue with \", 2)\""},
            {"bf16(1e300)", "is inf"},
@@ -280,6 +293,17 @@ TEST(Recipe, ErrorsHaveTheLine) {
             "a number where a list of at most 64 numbers belongs"},
            {R"({"take": "a", "give": "b", "do": [{"cast": "F8"}]})", "cast: no such dtype"},
            {R"({"take": "a", "give": "b", "do": [{"cast": "I32"}]})", "cast: no such dtype"},
+           {R"({"take": "a", "give": "b", "do": [{"cast": "F32", "integers": 1}]})",
+            "f:2: integers: neither true nor false"},
+           {R"({"take": "a", "give": "b", "do": [{"fill": 1, "dtype": "F8_E4M3"}]})",
+            "f:2: fill: no such dtype (F64, F32, F16, BF16 or an integer's)"},
+           {R"({"take": "a", "give": "b", "do": [{"fill": 1, "shape": 2}]})",
+            "a number where a list of at most 64 numbers belongs"},
+           {R"({"take": "a", "give": "b", "do": [{"fill": 1, "count": 2}]})",
+            "f:2: fill has no member \"count\""},
+           {R"({"take": "a", "give": "b", "back": "all"})", "f:2: back: \"all\" is not drop"},
+           {R"({"take": "{a:*}", "give": "b{a}", "where": "$x[a = 'y'"})",
+            "condition \"$x[a = 'y'\": no ] behind the index"},
            {R"({"take": "a", "give": "b", "do": [{"canonical_nan": false}]})",
             "canonical_nan: only true has a meaning"},
            {R"({"take": "a", "give": "b", "do": [{"stack": "e"}]})",

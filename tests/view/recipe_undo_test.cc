@@ -184,6 +184,45 @@ TEST(Undo, DoesWhatARuleSaysOfTheWayBack) {
   EXPECT_THAT(error(way.undone()), HasSubstr("a list of at most 64 operations belongs"));
 }
 
+TEST(Undo, LeavesOutWhatTheModelHasNothingOf) {
+  Way way{{{"l.0.w", DType::F32, {2, 3}}, {"l.1.w", DType::F32, {2, 3}}},
+          R"j({"take": "l.{i}.w", "copy": true,
+               "do": [{"fill": 1, "dtype": "F32", "shape": ["2 * $n", 1]}, {"cast": "BF16"}],
+               "back": "drop", "give": "l.{i}.norm"},
+             {"take": "l.{i}.norm", "give": "norms.{i}"})j",
+          R"j({"n": 2})j"};
+  expect_same(way);
+  const Result<Undone> back = way.both();
+  EXPECT_EQ(back->left_out.count, 2U);
+  EXPECT_FALSE(back->does_values);
+  // The dropped arrays have the shape that the rule gives.
+  way.tensors = {{"norms.0", DType::F32, {4, 1}}, {"l.0.w", DType::F32, {2, 3}}};
+  EXPECT_THAT(names(way.undone()), ElementsAre("l.0.w"));
+  way.tensors[0].shape = {5, 1};
+  EXPECT_EQ(error(way.undone()), "f:1: \"l.0.norm\": 2 * $n is 5 here and 4 by config.json");
+  way.tensors[0].shape = {4};
+  EXPECT_EQ(error(way.undone()),
+            "f:1: \"l.0.norm\": has shape [4], which the operation in line 2 does not give");
+  way.tensors.erase(way.tensors.begin());
+  EXPECT_EQ(error(way.undone()), "f:4: no tensor fits \"norms.{i}\"");
+  // Without it there is no way back.
+  way.tensors = {{"q", DType::F32, {4}}};
+  way.rules = R"j({"take": "p", "do": [{"fill": 0}], "give": "q"})j";
+  EXPECT_EQ(error(way.undone()), "f:1: \"q\": the operation in line 1 has no way back");
+}
+
+TEST(Undo, AnItemOfAListSaysWhichTensorsARuleTakes) {
+  Way way{{{"l.0.w", DType::F32, {2}}, {"l.1.w", DType::F32, {3}}, {"l.2.w", DType::F32, {2}}},
+          R"j({"take": "l.{i}.w", "where": "$kinds[i] = 'full'", "do": [{"shape": ["$sizes[i]"]}],
+               "give": "l.{i}.full"},
+             {"take": "l.{i}.w", "where": ["$kinds[i] != 'full'", "$sizes[i] > 2"],
+               "give": "l.{i}.local"})j",
+          R"j({"kinds": ["full", "local", "full"], "sizes": [2, 3, 2]})j"};
+  expect_same(way);
+  way.tensors.push_back({"l.3.w", DType::F32, {2}});
+  EXPECT_EQ(error(way.both()), "f:3: \"l.3.w\": config.json: has no number sizes[3]");
+}
+
 TEST(Undo, TakesThePaddingAwayThatTheTensorItselfMeasured) {
   Way way{
       {{"p", DType::F32, {2, 4}}},

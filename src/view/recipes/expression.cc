@@ -123,7 +123,31 @@ std::optional<double> ConfigNumbers::number(std::string_view path) const {
   return known == defaults_.end() ? std::nullopt : std::optional(known->second);
 }
 
+const JsonNode* ConfigNumbers::find_item(std::string_view path, double index) const {
+  const JsonNode* const list = find(path, JsonNode::Kind::List, JsonNode::Kind::List);
+  if (list == nullptr || index != std::floor(index) || index < 0 ||
+      index >= static_cast<double>(list->items.size())) {
+    return nullptr;
+  }
+  return &list->items[static_cast<std::size_t>(index)];
+}
+
+std::optional<double> ConfigNumbers::number(std::string_view path, double index) const {
+  const JsonNode* const item = find_item(path, index);
+  if (item == nullptr) return std::nullopt;
+  const bool is_number =
+      item->kind == JsonNode::Kind::Number || item->kind == JsonNode::Kind::Boolean;
+  return is_number ? std::optional(item->number) : std::nullopt;
+}
+
+std::optional<std::string> ConfigNumbers::text(std::string_view path, double index) const {
+  const JsonNode* const item = find_item(path, index);
+  if (item == nullptr || item->kind != JsonNode::Kind::String) return std::nullopt;
+  return item->text;
+}
+
 std::optional<std::string> ConfigNumbers::text(std::string_view path) const {
+  if (const auto known = texts_.find(path); known != texts_.end()) return known->second;
   const JsonNode* node = find(path, JsonNode::Kind::String, JsonNode::Kind::String);
   return node == nullptr ? std::nullopt : std::optional(node->text);
 }
@@ -255,7 +279,14 @@ class ExpressionParser {
     if (take("$")) {
       const std::string_view path = word(true);
       if (path.empty()) return wrong();
-      expression_.nodes_.push_back({.kind = Kind::Config, .path = std::string(path)});
+      if (!rest_.starts_with('[')) {
+        expression_.nodes_.push_back({.kind = Kind::Config, .path = std::string(path)});
+        return {};
+      }
+      rest_.remove_prefix(1);
+      CKFS_TRY_VOID(otherwise(depth + 1));
+      if (!take("]")) return wrong();
+      expression_.nodes_.push_back({.kind = Kind::Item, .path = std::string(path), .left = last()});
       return {};
     }
     if (!rest_.empty() && is_digit(rest_.front())) {
@@ -367,7 +398,7 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
       if (!scope.shape) return no_shape();
       return static_cast<double>(scope.shape->size());
     case Kind::Otherwise:
-      return evaluate(lacks_number(node.left, scope.config) ? node.right : node.left, scope);
+      return evaluate(lacks_number(node.left, scope) ? node.right : node.left, scope);
     default:
       break;
   }
@@ -379,6 +410,14 @@ Result<double> Expression::evaluate(std::size_t index, const Scope& scope) const
                   left, scope.shape->size());
     }
     return static_cast<double>((*scope.shape)[static_cast<std::size_t>(left)]);
+  }
+  if (node.kind == Kind::Item) {
+    const std::optional<double> value =
+        scope.config != nullptr ? scope.config->number(node.path, left) : std::nullopt;
+    if (!value) {
+      return fail(ErrorCode::InvalidArgument, "config.json: has no number {}[{}]", node.path, left);
+    }
+    return *value;
   }
   if (node.kind == Kind::Sqrt) return std::sqrt(left);
   if (node.kind == Kind::ToF32) return rounded<DType::F32>(left);
@@ -411,15 +450,20 @@ std::size_t Expression::operands(Kind kind) {
   return kind < Kind::Min ? 1 : 2;
 }
 
-bool Expression::lacks_number(std::size_t index, const ConfigNumbers* config) const {
+bool Expression::lacks_number(std::size_t index, const Scope& scope) const {
   const Node& node = nodes_[index];
-  if (node.kind == Kind::Config) return config == nullptr || !config->number(node.path);
+  if (node.kind == Kind::Config) return scope.config == nullptr || !scope.config->number(node.path);
   if (node.kind == Kind::Otherwise) {
-    return lacks_number(node.left, config) && lacks_number(node.right, config);
+    return lacks_number(node.left, scope) && lacks_number(node.right, scope);
   }
   const std::size_t count = operands(node.kind);
-  return (count > 0 && lacks_number(node.left, config)) ||
-         (count > 1 && lacks_number(node.right, config));
+  if ((count > 0 && lacks_number(node.left, scope)) ||
+      (count > 1 && lacks_number(node.right, scope))) {
+    return true;
+  }
+  if (node.kind != Kind::Item) return false;
+  const Result<double> at = evaluate(node.left, scope);
+  return scope.config == nullptr || (at && !scope.config->number(node.path, *at));
 }
 
 bool Expression::uses(std::size_t capture) const {
@@ -436,13 +480,16 @@ bool Expression::needs_shape() const {
 void Expression::add_unknowns(std::size_t index, const ConfigNumbers& config,
                               std::set<std::string>& found) const {
   const Node& node = nodes_[index];
-  if (node.kind == Kind::Config && !config.knows(node.path)) found.insert(node.path);
+  if ((node.kind == Kind::Config || node.kind == Kind::Item) && !config.knows(node.path)) {
+    found.insert(node.path);
+  }
   const std::size_t count = operands(node.kind);
   std::set<std::string> of_left;
   if (count > 0) add_unknowns(node.left, config, of_left);
   // If the left side of ?? exists, or is unknown, the right one is not used.
   const bool goes_on =
-      node.kind != Kind::Otherwise || (of_left.empty() && lacks_number(node.left, &config));
+      node.kind != Kind::Otherwise ||
+      (of_left.empty() && lacks_number(node.left, {.config = &config, .captures = {}}));
   found.merge(of_left);
   if (count > 1 && goes_on) add_unknowns(node.right, config, found);
 }
@@ -518,6 +565,14 @@ Result<Condition> Condition::parse(std::string_view text, std::span<const std::s
         }
         condition.path_ = left.substr(1);
         condition.word_ = right.substr(1, right.size() - 2);
+        if (const std::size_t open = left.find('['); open != std::string_view::npos) {
+          if (!left.ends_with(']')) {
+            return fail(ErrorCode::Corrupt, "condition {}: no ] behind the index", quote(text));
+          }
+          condition.path_ = left.substr(1, open - 1);
+          const std::string_view index = left.substr(open + 1, left.size() - open - 2);
+          CKFS_TRY(condition.index_, Expression::parse(index, names));
+        }
         return condition;
       }
       CKFS_TRY(condition.left_, Expression::parse(text.substr(0, at), names));
@@ -530,7 +585,14 @@ Result<Condition> Condition::parse(std::string_view text, std::span<const std::s
 
 Result<bool> Condition::holds(const Scope& scope) const {
   if (!path_.empty()) {
-    const bool equal = scope.config != nullptr && scope.config->text(path_) == word_;
+    std::optional<std::string> word;
+    if (scope.config != nullptr && index_) {
+      CKFS_TRY(const double index, index_->evaluate(scope));
+      word = scope.config->text(path_, index);
+    } else if (scope.config != nullptr) {
+      word = scope.config->text(path_);
+    }
+    const bool equal = word == word_;
     return equal == (relation_ == Relation::Equal);
   }
   CKFS_TRY(const double left, left_.evaluate(scope));

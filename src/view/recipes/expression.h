@@ -5,6 +5,7 @@
 //   $hidden_size   a number of config.json: dotted path; if not at the top level, looked for
 //                  in text_config and the like. true is 1, false is 0
 //                  $layer_types.length: the number of items of a list
+//                  $compress_ratios[i]: one of them, counted from 0
 //                  $view.mtp: a number of the view that the rules make, not of config.json
 //   dim(0), rank() of the tensor
 //   sqrt(x), min(x, y), max(x, y)
@@ -58,8 +59,15 @@ class ConfigNumbers {
   /// Says that where there is no config.json, what is not known is not held either: `shape`.
   void leave_open() { open_ = !present_; }
   bool is_open() const { return open_; }
+  /// An item of a list. nullopt: no such list or item, or no number.
+  std::optional<double> number(std::string_view path, double index) const;
   /// nullopt: no such string.
   std::optional<std::string> text(std::string_view path) const;
+  std::optional<std::string> text(std::string_view path, double index) const;
+  /// A word that goes before that of config.json ("view.dtype").
+  void set_text(std::string_view path, std::string_view word) {
+    texts_.insert_or_assign(std::string(path), word);
+  }
   /// Every model_type from the top down, then the names in `architectures`.
   std::vector<std::string> families() const;
 
@@ -67,11 +75,13 @@ class ConfigNumbers {
   using Numbers = std::map<std::string, double, std::less<>>;
 
   const JsonNode* find(std::string_view path, JsonNode::Kind kind, JsonNode::Kind or_kind) const;
+  const JsonNode* find_item(std::string_view path, double index) const;
 
   JsonNode root_;
   bool present_ = false;  // there is a config.json
   bool open_ = false;
   Numbers set_, defaults_;
+  std::map<std::string, std::string, std::less<>> texts_;
 };
 
 /// What an expression is evaluated over.
@@ -115,7 +125,8 @@ class Expression {
     Capture,
     Config,
     Rank,
-    Dim,  // from here on one operand
+    Dim,   // from here on one operand
+    Item,  // of config.json, at that index
     Sqrt,
     ToF32,
     ToF16,
@@ -142,8 +153,8 @@ class Expression {
   static std::size_t operands(Kind kind);
   Result<double> evaluate(std::size_t node, const Scope& scope) const;
   Failure no_shape() const;
-  /// Whether its value needs a number that `config` does not have.
-  bool lacks_number(std::size_t node, const ConfigNumbers* config) const;
+  /// Whether its value needs a number that config.json does not have.
+  bool lacks_number(std::size_t node, const Scope& scope) const;
   void add_unknowns(std::size_t node, const ConfigNumbers& config,
                     std::set<std::string>& found) const;
 
@@ -152,7 +163,8 @@ class Expression {
 };
 
 /// "dim(1) = 2 * $moe_intermediate_size", with one of = != < <= > >=; or a string of config.json:
-/// "$quantization_config.quant_method = 'mxfp4'", with = or !=. A string that is not there is none.
+/// "$quantization_config.quant_method = 'mxfp4'", "$layer_types[i] = 'full_attention'", with = or
+/// !=. A string that is not there is none.
 class Condition {
  public:
   /// Errors: Corrupt.
@@ -167,6 +179,7 @@ class Condition {
   Expression left_, right_;
   Relation relation_ = Relation::Equal;
   std::string path_ = {}, word_ = {};  // where a string is compared
+  std::optional<Expression> index_;    // the string is that item of a list
 };
 
 }  // namespace ckfs

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "encoding/plain_encoding.h"
+#include "tensor/integers.h"
 #include "tensor/shape.h"
 
 namespace ckfs {
@@ -78,7 +79,7 @@ struct Spelling {
   std::string_view name;
   Kind kind;
 };
-constexpr std::array<Spelling, 16> kSpellings{{{"stack", Kind::Stack},
+constexpr std::array<Spelling, 17> kSpellings{{{"stack", Kind::Stack},
                                                {"unstack", Kind::Unstack},
                                                {"concat", Kind::Concat},
                                                {"split", Kind::Split},
@@ -93,6 +94,7 @@ constexpr std::array<Spelling, 16> kSpellings{{{"stack", Kind::Stack},
                                                {"cast", Kind::Cast},
                                                {"multiply", Kind::Multiply},
                                                {"add", Kind::Add},
+                                               {"fill", Kind::Fill},
                                                {"flush_subnormals", Kind::FlushSubnormals}}};
 
 Scope with_shape(Scope scope, const TensorExpr& expr) {
@@ -228,15 +230,41 @@ Result<Operation> Operation::parse(const JsonNode& node, std::string_view file,
       break;
     }
     case Kind::Cast: {
-      op.taken = main->kind == JsonNode::Kind::String && main->text == "taken";
-      if (op.taken) break;
-      const std::optional<DType> dtype =
-          main->kind == JsonNode::Kind::String ? parse_dtype(main->text) : std::nullopt;
+      const bool is_word = main->kind == JsonNode::Kind::String;
+      const std::string_view word = is_word ? std::string_view(main->text) : std::string_view();
+      if (const JsonNode* integers = members.find("integers")) {
+        if (integers->kind != JsonNode::Kind::Boolean) {
+          return members.wrong(*integers, "integers: neither true nor false");
+        }
+        op.integers = integers->number != 0;
+      }
+      op.other = word == "taken" ? Other::Taken : word == "view" ? Other::View : Other::None;
+      if (op.other != Other::None) break;
+      const std::optional<DType> dtype = parse_dtype(word);
       constexpr std::array kCasts{DType::F64, DType::F32, DType::F16, DType::BF16};
       if (!dtype || std::ranges::find(kCasts, *dtype) == kCasts.end()) {
-        return members.wrong(*main, "cast: no such dtype (F64, F32, F16, BF16 or taken)");
+        return members.wrong(*main, "cast: no such dtype (F64, F32, F16, BF16, taken or view)");
       }
       op.dtype = *dtype;
+      break;
+    }
+    case Kind::Fill: {
+      CKFS_TRY(op.operand, members.expression(*main));
+      const JsonNode* dtype = members.find("dtype");
+      op.other = dtype == nullptr ? Other::Taken : Other::None;
+      if (dtype != nullptr) {
+        const auto known =
+            parse_dtype(dtype->kind == JsonNode::Kind::String ? dtype->text : std::string());
+        if (!known || !(is_integer(*known) || is_castable_float(*known))) {
+          return members.wrong(*dtype, "fill: no such dtype (F64, F32, F16, BF16 or an integer's)");
+        }
+        op.dtype = *known;
+      }
+      const JsonNode* shape = members.find("shape");
+      op.sizes = shape != nullptr;
+      if (op.sizes) {
+        CKFS_TRY(op.numbers, members.list(*shape));
+      }
       break;
     }
     case Kind::Multiply:
@@ -446,9 +474,8 @@ DType promoted(DType a, DType b) {
 
 /// What a cast leaves of values.
 Exactness exactness_of_cast(DType from, DType to) {
-  return from == to || !is_castable_float(from) || !is_castable_float(to)
-             ? Exactness::BitExact
-             : plain_encoding(from).exactness(to);
+  const bool is_cast = (is_castable_float(from) || is_integer(from)) && is_castable_float(to);
+  return from == to || !is_cast ? Exactness::BitExact : plain_encoding(from).exactness(to);
 }
 
 /// How exact the values of a tensor are after an operation; the bits of NaN do not count.
@@ -468,6 +495,13 @@ Exactness exactness_after(const Operation& op, const TensorExpr& before, const S
     default:
       return Exactness::BitExact;
   }
+}
+
+/// The dtype that a view gives to all floats; nullopt: they keep theirs.
+std::optional<DType> view_dtype(const ConfigNumbers* config) {
+  const std::optional<std::string> name =
+      config == nullptr ? std::nullopt : config->text("view.dtype");
+  return name ? parse_dtype(*name) : std::nullopt;
 }
 
 Result<Flow> promote(Flow flow) {
@@ -492,6 +526,8 @@ Result<std::vector<std::string>> axes_after(const Operation& op, std::vector<std
   switch (op.kind) {
     case Kind::Reshape:
       return std::vector<std::string>();
+    case Kind::Fill:
+      return op.sizes ? std::vector<std::string>() : axes;
     case Kind::Stack:
     case Kind::Unstack: {
       CKFS_TRY(const std::int64_t dim, whole(op.dim, here));
@@ -581,7 +617,14 @@ Result<TensorExpr> run_on_one(const Operation& op, const TensorExpr& expr, const
       }
       return expr;
     case Kind::Cast:
-      return expr.cast(op.dtype);
+      return op.integers && is_integer(expr.dtype()) ? expr.integers_as(op.dtype)
+                                                     : expr.cast(op.dtype);
+    case Kind::Fill: {
+      CKFS_TRY(const double value, op.operand.evaluate(here));
+      const DType dtype = op.other == Operation::Other::Taken ? expr.dtype() : op.dtype;
+      if (!op.sizes) return TensorExpr::filled(dtype, expr.shape(), value);
+      return TensorExpr::filled(dtype, numbers, value);
+    }
     case Kind::Multiply:
     case Kind::Add: {
       CKFS_TRY(const double operand, op.operand.evaluate(here));
@@ -625,12 +668,20 @@ Result<Flow> Operation::run_on(Flow flow, const Scope& scope) const {
     case Kind::Promote:
       return promote(std::move(flow));
     case Kind::Cast:
-      if (taken) {
+      if (other != Other::None) {
         Operation back = *this;
+        back.other = Other::None;
         back.dtype = flow.taken;
-        back.taken = false;
+        if (other == Other::View) {
+          const std::optional<DType> view = view_dtype(scope.config);
+          if (!view) return flow;
+          back.dtype = *view;
+        }
         return back.run_on(std::move(flow), scope);
       }
+      break;
+    case Kind::Fill:
+      flow.exactness = Exactness::BitExact;  // whatever was taken
       break;
     default:
       break;

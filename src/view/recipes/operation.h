@@ -77,6 +77,7 @@ struct Operation {
     Add,
     FlushSubnormals,
     CanonicalNan,
+    Fill,  // every element is one number; the tensor says no more than a shape and a dtype
   };
   Kind kind = Kind::Cast;
   std::uint32_t line = 0;
@@ -86,11 +87,15 @@ struct Operation {
   std::optional<Expression> count;  // of Stack, Unstack: how many there must be (below 0: any)
   std::vector<Expression> numbers;  // permutation; shape; sizes or one number of parts of Split;
                                     // begin, count, step of Slice; before, after or to of Pad;
-                                    // what Shape wants
-  bool sizes = false;        // Split: numbers are sizes; Pad: the number is the size afterwards
-  Expression operand;        // of Multiply, Add
-  DType dtype = DType::F32;  // of Cast
-  bool taken = false;        // Cast: to Flow::taken
+                                    // what Shape wants; the shape of Fill (empty: the tensor's)
+  bool sizes = false;        // Split: numbers are sizes; Pad: the number is the size afterwards;
+                             // Fill: it has a shape
+  Expression operand;        // of Multiply, Add, Fill
+  DType dtype = DType::F32;  // of Cast, Fill
+  /// Cast: to Flow::taken, or to the view's dtype if it has one; Fill: in the tensor's dtype.
+  enum class Other : std::uint8_t { None, Taken, View };
+  Other other = Other::None;
+  bool integers = false;  // Cast: takes integers, too
 
   /// `keys` are the rule's, to which Stack, Unstack and ConcatOver add. Errors: Corrupt (with file
   /// and line).
@@ -102,11 +107,11 @@ struct Operation {
 
   /// The inverse operation: it restores the shape and, except for casts that narrow and arithmetic
   /// that rounds, the values. nullopt: there is none (slice, concat over a variable, operations
-  /// that make values equal, split and deinterleave of several columns, interleave of more than
-  /// kMaxNumbers), or the numbers do not determine it (a dimension to stack on that depends on the
-  /// tensor's shape, anything that depends on the shape where several tensors have different ones,
-  /// an unknown number). An unknown dimension to work along is an error when the inverse runs.
-  /// `scope`: that of the rule, without a shape. Requires: `before` has a shape.
+  /// that make values equal (fill), split and deinterleave of several columns, interleave of more
+  /// than kMaxNumbers), or the numbers do not determine it (a dimension to stack on that depends on
+  /// the tensor's shape, anything that depends on the shape where several tensors have different
+  /// ones, an unknown number). An unknown dimension to work along is an error when the inverse
+  /// runs. `scope`: that of the rule, without a shape. Requires: `before` has a shape.
   std::optional<Operation> inverse(const FlowShape& before, Scope scope = {}) const;
 
  private:

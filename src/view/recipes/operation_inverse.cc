@@ -118,6 +118,7 @@ std::optional<Operation> Operation::inverse(const FlowShape& before, Scope scope
     case Kind::Slice:
     case Kind::FlushSubnormals:
     case Kind::CanonicalNan:
+    case Kind::Fill:
       return std::nullopt;
   }
   return std::nullopt;

@@ -51,6 +51,7 @@ struct Rule {
   /// What undo_rules() does with a rule that makes, where its operations' inverses are not it.
   struct Back {
     bool skip = false;            // nothing
+    bool drop = false;            // leaves the results out: they came from no tensor
     std::vector<Condition> when;  // on config.json: nothing where one does not hold
     std::optional<std::vector<Operation>> operations;  // these
   };
@@ -106,6 +107,8 @@ struct MaxTextTrees {
   bool mtp = false;                      // the rules have `$view.mtp`
   bool multimodal = false;               // the rules have `$view.multimodal`
   bool by_config = false;  // a tree is of this family by config.json or --family alone
+  /// Collections beside `params` whose arrays the rules know: params.MoEBiasVar of "MoEBiasVar".
+  std::vector<std::string> collections;
   /// Of kMaxTextReleases, in their order: those for which there are rules, where releases differ
   /// and the rules have `$view.maxtext`. Empty: all have the same trees.
   std::vector<std::string_view> releases;
@@ -196,12 +199,19 @@ Result<TensorList> apply_rule(const Rule& rule, const ConfigNumbers& config, Ten
 /// The tensors of a view that no mesh shares: what rules said of axes is forgotten.
 TensorList without_axes(TensorList list);
 
+/// Tensors that the way back left out because rules say so.
+struct DroppedArrays {
+  std::size_t count = 0;
+  std::optional<StorageId> first;  // has elements of the first one
+};
+
 /// Tensors before the rules, and the facts that were learned in finding them.
 struct Undone {
   TensorList list;
   ConfigNumbers config;
   /// An operation of the way back changes values, or the dtype that they have.
   bool does_values = false;
+  DroppedArrays left_out = {};
 };
 
 /// The way back: what the rules made `list` of, from the last rule to the first. What a rule

@@ -241,13 +241,19 @@ class RuleParser {
     return check_keys(*names);
   }
 
-  /// "back": false, a list of operations, or an object with one or both of "when" and "do".
+  /// "back": false, "drop", a list of operations, or an object with one or both of "when" and "do".
   Result<void> back() {
     const JsonNode* node = node_.find("back");
     if (node == nullptr) return {};
     if (node->kind == Json::Boolean && node->number == 0) {
       rule_.back.skip = true;
       return {};
+    }
+    if (node->kind == Json::String) {
+      rule_.back.drop = node->text == "drop";
+      if (rule_.back.drop) return {};
+      return fail(ErrorCode::Corrupt, "{}:{}: back: {} is not drop", file_, node->line,
+                  quote(node->text));
     }
     const JsonNode* list = node;
     if (node->kind == Json::Object) {
@@ -467,8 +473,8 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
                                  const Recipes& recipes) {
   if (node.kind != Json::Object) return not_a(node, file, "an object");
   CKFS_TRY_VOID(only(node, file,
-                     {"models", "where", "config", "by_config", "mtp", "multimodal", "releases",
-                      "unscanned", "scanned", "comment"}));
+                     {"models", "where", "config", "by_config", "collections", "mtp", "multimodal",
+                      "releases", "unscanned", "scanned", "comment"}));
   MaxTextTrees trees;
   if (const JsonNode* stems = node.find("models")) {
     CKFS_TRY(const std::vector<const JsonNode*> names, strings(*stems, file));
@@ -477,6 +483,10 @@ Result<MaxTextTrees> parse_trees(const JsonNode& node, std::string_view file,
   CKFS_TRY(trees.where, conditions(node, "where", {}, file));
   CKFS_TRY(trees.config, parse_defaults(node, file));
   CKFS_TRY(trees.by_config, flag(node, "by_config", file));
+  if (const JsonNode* collections = node.find("collections")) {
+    CKFS_TRY(const std::vector<const JsonNode*> names, strings(*collections, file));
+    for (const JsonNode* name : names) trees.collections.push_back(name->text);
+  }
   CKFS_TRY(trees.mtp, flag(node, "mtp", file));
   CKFS_TRY(trees.multimodal, flag(node, "multimodal", file));
   if (const JsonNode* releases = node.find("releases")) {

@@ -57,9 +57,9 @@ struct Left {
 
 class RuleUndo {
  public:
-  /// `config` is added to; `does_values` is set where the rule does something to values.
-  RuleUndo(const Rule& rule, ConfigNumbers& config, TensorList list, bool& does_values)
-      : rule_(rule), config_(config), list_(std::move(list)), does_values_(does_values) {}
+  /// `facts` are added to: what the rule shows of config.json, does to values, leaves out.
+  RuleUndo(const Rule& rule, Undone& facts, TensorList list)
+      : rule_(rule), config_(facts.config), list_(std::move(list)), facts_(facts) {}
 
   Result<TensorList> run() {
     if (rule_.kind == Rule::Kind::Select || rule_.kind == Rule::Kind::Drop || rule_.back.skip) {
@@ -77,7 +77,7 @@ class RuleUndo {
     if (unknown.empty()) CKFS_TRY_VOID(holds(rule_.when));
     CKFS_TRY(const bool back, holds(rule_.back.when));
     if (is_left_out || !back) return std::move(list_);
-    if (rule_.copy) return no_way_back("it copies");
+    if (rule_.copy && !rule_.back.drop) return no_way_back("it copies");
     CKFS_TRY_VOID(prepare());
     CKFS_TRY_VOID(collect());
     for (const std::string& path : unknown) learn_switch(path);
@@ -87,7 +87,7 @@ class RuleUndo {
                   quote(rule_.give.front().text()));
     }
     for (const Left& left : left_) {
-      const Result<void> done = undo(left);
+      const Result<void> done = rule_.back.drop ? leave_out(left) : undo(left);
       if (!done) return at(left, done.error());
     }
     return merge();
@@ -541,6 +541,27 @@ class RuleUndo {
     return before;
   }
 
+  /// Of results that nothing was made of: they go, if they have the shape that the rule gives.
+  Result<void> leave_out(const Left& left) {
+    const Scope scope = scope_of(values_of(left.captured));
+    const auto fill = std::ranges::find_if(rule_.operations, [](const Operation& operation) {
+      return operation.kind == Kind::Fill && operation.sizes;
+    });
+    const bool says_shape = fill != rule_.operations.end() &&
+                            std::all_of(fill + 1, rule_.operations.end(), is_of_values);
+    for (const std::uint32_t tensor : left.tensors) {
+      const std::vector<std::int64_t> shape = dims(list_.tensors[tensor].expr);
+      if (says_shape && fill->numbers.size() != shape.size()) return is_not_given(shape, *fill);
+      for (std::size_t d = 0; says_shape && d < shape.size(); ++d) {
+        CKFS_TRY_VOID(equal(fill->numbers[d], shape[d], scope));
+      }
+      if (facts_.left_out.count++ > 0) continue;
+      const std::vector<Box> boxes = list_.tensors[tensor].expr.boxes(0, 1);
+      if (!boxes.empty()) facts_.left_out.first = boxes.front().source;
+    }
+    return {};
+  }
+
   Result<void> undo(const Left& left) {
     const Values known = values_of(left.captured);
     Flow flow;
@@ -556,7 +577,7 @@ class RuleUndo {
     }
     if (rule_.back.operations) {
       for (const Operation& operation : *rule_.back.operations) {
-        does_values_ = does_values_ || is_of_values(operation);
+        facts_.does_values = facts_.does_values || is_of_values(operation);
         CKFS_TRY(flow, operation.run(std::move(flow), scope));
       }
     } else {
@@ -572,7 +593,7 @@ class RuleUndo {
           return fail(ErrorCode::Unsupported, "the operation in line {} has no way back",
                       operation.line);
         }
-        does_values_ = does_values_ || is_of_values(*inverse);
+        facts_.does_values = facts_.does_values || is_of_values(*inverse);
         CKFS_TRY(flow, inverse->run(std::move(flow), scope));
       }
     }
@@ -654,7 +675,7 @@ class RuleUndo {
   const Rule& rule_;
   ConfigNumbers& config_;
   TensorList list_;
-  bool& does_values_;
+  Undone& facts_;
   std::vector<Template::Reversed> names_given_;
   std::vector<std::size_t> key_variables_;
   std::optional<std::size_t> free_;  // a number that is in no name and no index
@@ -670,9 +691,9 @@ class RuleUndo {
 
 Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorList list) {
   config.leave_open();
-  bool does_values = false;
+  Undone facts{.list = {}, .config = std::move(config)};
   for (const auto& rule : std::views::reverse(rules.rules)) {
-    CKFS_TRY(list, RuleUndo(rule, config, std::move(list), does_values).run());
+    CKFS_TRY(list, RuleUndo(rule, facts, std::move(list)).run());
   }
   std::list<std::string> names;
   std::vector<std::string_view> sorted;
@@ -686,7 +707,8 @@ Result<Undone> undo_rules(const RuleList& rules, ConfigNumbers config, TensorLis
                 one_line(*twice));
   }
   list.names = std::move(names);
-  return Undone{std::move(list), std::move(config), does_values};
+  facts.list = std::move(list);
+  return facts;
 }
 
 bool has_results(const Rule& rule, const TensorList& list) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "base/natural_order.h"
 #include "base/text.h"
 #include "format/torch_zip_writer.h"
 #include "view/dcp_view.h"
@@ -147,6 +148,8 @@ Result<std::shared_ptr<Definition>> define_megatron(std::shared_ptr<const Catalo
   auto made = apply_rules(rules->write, config, std::move(list));
   if (!made) return Failure(made.error().within(std::string(kMegatronView)));
   list = without_axes(*std::move(made));
+  // The same files, whatever order the source has.
+  std::ranges::sort(list.tensors, natural_less, &ModelTensor::name);
   if (stacked) {
     for (const ModelTensor& tensor : list.tensors) {
       if (!tensor.name.starts_with(kLayerPrefix) || is_stacked(tensor.name)) continue;

@@ -13,6 +13,12 @@ namespace {
 constexpr std::string_view kMegatron = "megatron";
 constexpr std::string_view kTorchTitan = "torchtitan";
 
+/// The role of a stored tensor. A router's bias is moved to balance experts, not trained, so the
+/// optimizer keeps no master of it.
+Role role_of(const StoredTensor& tensor) {
+  return tensor.name.ends_with(".router.expert_bias") ? Role::Buffer : tensor.role;
+}
+
 /// What every model of Megatron's has, below nothing or a wrapper.
 bool has_megatron_names(const Catalog& catalog) {
   return std::ranges::any_of(std::array{"", "module."}, [&](std::string_view prefix) {
@@ -46,7 +52,7 @@ Result<std::unordered_map<TensorId, TensorId>> masters_of(const Catalog& catalog
     for (const TensorId id : shard.tensors) {
       const DType dtype = catalog.value_dtype(id);
       const bool own = dtype == DType::F32 || !is_castable_float(dtype);
-      if (found.contains(id) || own || catalog.tensor(id).role == Role::Buffer) continue;
+      if (found.contains(id) || own || role_of(catalog.tensor(id)) == Role::Buffer) continue;
       return fail(ErrorCode::Unsupported, "master=1: the optimizer keeps no master of {}",
                   quote(catalog.tensor(id).name));
     }
@@ -68,7 +74,7 @@ Result<TensorList> stored_tensors(const Catalog& catalog, Weights weights) {
       list.tensors.push_back({.name = catalog.tensor(id).name,
                               .expr = TensorExpr::stored(catalog, shown),
                               .exactness = exactness_of(catalog, shown, catalog.value_dtype(shown)),
-                              .role = catalog.tensor(id).role,
+                              .role = role_of(catalog.tensor(id)),
                               .shard = shard});
     }
   }

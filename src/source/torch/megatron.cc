@@ -330,8 +330,4 @@ std::string_view weight_of_master(std::string_view name) {
   return below_master(name).value();
 }
 
-bool is_megatron_buffer(std::string_view name) {
-  return name.ends_with(".router.expert_bias");
-}
-
 }  // namespace ckfs

@@ -48,8 +48,4 @@ MegatronEntry megatron_entry(std::string_view name);
 /// The name of the weight whose master it is. Requires: megatron_entry() is Master.
 std::string_view weight_of_master(std::string_view name);
 
-/// Whether it is a weight that is not trained by gradients, and so has no master: the bias by which
-/// a router balances its experts.
-bool is_megatron_buffer(std::string_view name);
-
 }  // namespace ckfs

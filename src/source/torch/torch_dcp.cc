@@ -96,6 +96,7 @@ class DcpOpener : public SourceOpener {
   }
 
   Result<void> choose() {
+    if (megatron_) return {};
     std::vector<std::string> prefixes = find_prefixes(tree_);
     if (std::ranges::find(prefixes, "") != prefixes.end()) return {};
     if (prefixes.size() > 1) {
@@ -520,7 +521,6 @@ class DcpOpener : public SourceOpener {
     order_.push_back(id);
     if (!megatron_) return {};
     weights_.emplace(tensor.name, id);
-    if (is_megatron_buffer(tensor.name)) builder_.set_role(id, Role::Buffer);
     return {};
   }
 

@@ -201,9 +201,9 @@ def plain(bench):
     return path
 
 
-def tool(name, directory, *options):
+def tool(name, directory, *options, python=sys.executable):
     """A checkpoint that tests/tools/`name` makes."""
-    command = [sys.executable, os.path.join(TOOLS, name), *options]
+    command = [python, os.path.join(TOOLS, name), *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return directory
 
@@ -214,6 +214,11 @@ def scale_checkpoint(directory, model, *options):
 
 def zero_checkpoint(directory, model, *options):
     return tool("make_zero.py", directory, model, directory, *options)
+
+
+def fsdp_checkpoint(directory, *options):
+    python = os.path.join(TOOLS, "..", "..", ".venv", "hf", "bin", "python")
+    return tool("make_fsdp.py", directory, directory, *options, python=python)
 
 
 def dcp_checkpoint(directory, *options):

@@ -17,7 +17,7 @@ class AwsProfiles {
 
   /// What both files say of it; of a value in both, that of the file of credentials counts.
   Profile profile(const std::string& name) const;
-  /// A section of the file of settings that is no profile; empty: there is none.
+  /// Another section of the file of settings; empty: there is none.
   Profile section(const std::string& name) const;
 
  private:

@@ -1,5 +1,5 @@
-// The command is the user's own, in a file that only the user should write; what is asked is a name
-// of a profile, so a process that servers took over starts nothing that the user has not written
+// The command is the user's own, in a file that only the user should write. A question names
+// a profile, so a process that servers took over starts nothing that the user has not written
 // there.
 #include "fetcher/credential_process.h"
 
@@ -117,7 +117,7 @@ Result<std::string> output_of(const std::vector<std::string>& words,
     }
     output.append(piece.data(), static_cast<std::size_t>(got));
   }
-  // One that has closed its output and goes on has nothing more to say.
+  // A program that has closed its output and runs on has nothing more to say.
   int status = 0;
   if (!is_whole) ::kill(-process, SIGKILL);
   while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {

@@ -52,8 +52,17 @@ struct RemoteChoice {
   unsigned connections = 64;
   /// Seconds after which a read that gets no answer is an error.
   unsigned timeout = 300;
-  /// Asks no server: of hf:// what is in the hub's cache on this machine.
+  /// Asks no server: takes what the disk cache has of a source, and of hf:// what is in the hub's
+  /// cache on this machine.
   bool offline = false;
+  /// The directory of the disk cache of such sources. Empty: $XDG_CACHE_HOME/ckfs, else
+  /// ~/.cache/ckfs; where that one cannot be used, a warning in the log says so, and nothing is
+  /// kept.
+  std::optional<std::filesystem::path> cache_dir = {};
+  /// The most bytes of disk that it takes. 0: nothing is kept.
+  std::uint64_t cache_size = std::uint64_t{10} << 30;
+  /// Reads wait for the cache's disk, so that all they fetch is kept as far as there is room.
+  bool fill_cache = false;
 };
 
 struct OpenOptions {
@@ -148,6 +157,7 @@ struct Statistics {
     std::string path;
     std::uint64_t bytes = 0;
     std::uint64_t requests = 0;
+    std::uint64_t size = 0;  // of the file: more bytes than that were read more than once
   };
   /// Bytes that readers of a view's file got: by asking, or by ReadOptions::deliver.
   struct Given {
@@ -171,6 +181,7 @@ struct Statistics {
   std::string io;                   // "uring" or "pread"
   std::uint64_t decoded_bytes = 0;  // decompressed, without passes that only verify checksums
   std::uint64_t spilled_bytes = 0;  // written to OpenOptions::spill, or to an export's own spill
+  std::optional<RemoteStatistics> remote;  // absent: nothing is on another machine
 };
 
 /// The files of a view, sorted by the bytes of their paths. A view may have 100,000 files: each

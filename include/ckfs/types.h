@@ -28,6 +28,22 @@ enum class IoEngine : std::uint8_t {
   Pread,
 };
 
+/// Counters of other machines and of the disk cache, since a checkpoint was opened.
+struct RemoteStatistics {
+  std::uint64_t requests = 0;  // to servers, with those that were sent again
+  std::uint64_t bytes = 0;     // of their answers
+  std::uint64_t retries = 0;
+  std::uint64_t faults = 0;          // connections that failed, stalled or were cut
+  std::uint64_t window = 0;          // requests that may be under way at once, now
+  std::uint64_t cache_found = 0;     // bytes that the cache had
+  std::uint64_t cache_missed = 0;    // bytes that it did not have
+  std::uint64_t cache_kept = 0;      // bytes that were put into it
+  std::uint64_t cache_left_out = 0;  // bytes that were fetched and not kept: no room, or no time
+  std::uint64_t cache_evicted = 0;   // bytes of disk that made room
+
+  bool operator==(const RemoteStatistics&) const = default;
+};
+
 /// How a file will be read, known before the first read. None of it changes a byte.
 struct ReadOptions {
   /// The whole file will be read front to back, as by a copy.

@@ -172,37 +172,78 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
   return open_prepared(source, options, std::move(files));
 }
 
+namespace {
+
+bool is_offline(const std::filesystem::path& source, const RemoteChoice& choice) {
+  return choice.offline || (source.native().starts_with("hf://") && hub_is_offline());
+}
+
+/// Whether a fetcher is to be asked for it.
 bool is_fetched(const std::filesystem::path& source, const RemoteChoice& choice) {
-  if (!is_location(source.native()) || choice.offline) return false;
-  if (source.native().starts_with("hf://") && hub_is_offline()) return false;
-  return find_fetcher().has_value();
+  return is_location(source.native()) && !is_offline(source, choice) && find_fetcher().has_value();
+}
+
+RemoteCacheOptions cache_options(const RemoteChoice& choice) {
+  return {.directory = choice.cache_dir,
+          .size = choice.cache_size,
+          .endpoint_url = choice.endpoint_url,
+          .fills = choice.fill_cache};
+}
+
+/// Whether it is opened from what the disk cache has alone.
+bool is_kept(const std::filesystem::path& source, const RemoteChoice& choice) {
+  if (!is_location(source.native()) || !is_offline(source, choice)) return false;
+  const auto location = parse_location(source.native());
+  return location && has_listing(*location, cache_options(choice));
+}
+
+}  // namespace
+
+bool is_far(const std::filesystem::path& source, const RemoteChoice& choice) {
+  return is_fetched(source, choice) || is_kept(source, choice);
 }
 
 Result<std::unique_ptr<SourceFiles>> prepare_source(const std::filesystem::path& source,
                                                     const OpenOptions& options, unsigned rings,
-                                                    int log) {
+                                                    bool relays_log) {
   CKFS_TRY(std::unique_ptr<SourceFiles> local,
            LocalFiles::create({.engine = options.io, .rings = rings, .strict = options.strict}));
   const RemoteChoice& choice = options.remote;
-  if (choice.offline && is_location(source.native()) && !source.native().starts_with("hf://")) {
-    return fail(ErrorCode::InvalidArgument, "offline: the source is on another machine");
+  std::vector<SourceLocation> far;
+  bool is_asked = false;
+  for (const auto& each : {std::optional(source), options.config}) {
+    if (!each || !is_far(*each, choice)) continue;
+    is_asked = is_asked || is_fetched(*each, choice);
+    // A location that is wrong is refused by locate().
+    if (const auto location = parse_location(each->native())) far.push_back(*location);
   }
-  if (!is_fetched(source, choice) && !(options.config && is_fetched(*options.config, choice))) {
-    return local;
+  if (choice.offline && is_location(source.native()) && !source.native().starts_with("hf://") &&
+      far.empty()) {
+    return fail(ErrorCode::InvalidArgument,
+                "offline: the source is on another machine, and the disk cache does not have its "
+                "listing");
   }
-  CKFS_TRY(std::unique_ptr<FetchClient> client,
-           FetchClient::start({.program = find_fetcher().value_or(""),
-                               .memory = std::clamp<std::uint64_t>(options.memory / 4,
-                                                                   kLeastFetching, kMostFetching),
-                               .connections = choice.connections,
-                               .timeout = std::chrono::seconds(choice.timeout),
-                               .log = log}));
+  if (far.empty() && !is_asked) return local;
+  CKFS_TRY(RemoteCache cache, open_remote_cache(far, cache_options(choice)));
+  std::unique_ptr<FetchClient> client;
+  if (is_asked) {
+    CKFS_TRY(client, FetchClient::start({.program = find_fetcher().value_or(""),
+                                         .memory = std::clamp<std::uint64_t>(
+                                             options.memory / 4, kLeastFetching, kMostFetching),
+                                         .connections = choice.connections,
+                                         .timeout = std::chrono::seconds(choice.timeout),
+                                         .relays_log = relays_log}));
+  }
   return std::make_unique<RemoteFiles>(std::move(client),
                                        RemoteOptions{.endpoint_url = choice.endpoint_url,
                                                      .anonymous = choice.anonymous,
                                                      .requester_pays = choice.requester_pays,
                                                      .header_file = choice.header_file},
-                                       std::move(local), hub_cache_directory());
+                                       std::move(cache), std::move(local), hub_cache_directory());
+}
+
+void finish_cache(const Checkpoint& checkpoint) {
+  checkpoint.impl().files->rest([] { return true; });
 }
 
 Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,
@@ -378,8 +419,9 @@ Statistics Checkpoint::statistics() const {
   const IoStatistics io = impl_->files->statistics();
   for (std::size_t i = 0; i < io.files.size(); ++i) {
     if (io.files[i].requests == 0) continue;
-    result.source.push_back(
-        {impl_->files->name(static_cast<FileId>(i)), io.files[i].bytes, io.files[i].requests});
+    const auto file = static_cast<FileId>(i);
+    result.source.push_back({impl_->files->name(file), io.files[i].bytes, io.files[i].requests,
+                             impl_->files->size(file)});
     result.source_bytes += io.files[i].bytes;
   }
   const EngineStatistics engine = impl_->engine->statistics();
@@ -399,6 +441,7 @@ Statistics Checkpoint::statistics() const {
     result.decoded_bytes = chunks.decoded;
     result.spilled_bytes = chunks.spill.written;
   }
+  result.remote = io.remote;
   result.io = impl_->files->engine() == IoEngine::Uring ? "uring" : "pread";
   return result;
 }

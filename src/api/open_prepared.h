@@ -14,15 +14,20 @@ namespace ckfs {
 
 /// Makes the reader of a source's files, with that many rings, or as many of them as can be made.
 /// Opens no file yet. For a location (fetch/location.h) it starts the fetcher, which keeps the
-/// rights that this process has now, and logs to the descriptor `log` (-1: to stderr). Errors:
-/// those of LocalFiles::create() and FetchClient::start().
+/// rights that this process has now. Its log goes to stderr, or with `relays_log` into the log
+/// of this process, once that has asked it something. Errors:
+/// those of LocalFiles::create(), open_remote_cache() and FetchClient::start().
 Result<std::unique_ptr<SourceFiles>> prepare_source(const std::filesystem::path& source,
                                                     const OpenOptions& options, unsigned rings,
-                                                    int log = -1);
+                                                    bool relays_log = false);
 
-/// Whether prepare_source() starts a fetcher for `source`. Else a location is looked for on this
-/// machine (find_source()): the fetcher is not installed, or not to be asked.
-bool is_fetched(const std::filesystem::path& source, const RemoteChoice& choice);
+/// Whether prepare_source() opens `source` as one of another machine: it starts a fetcher, or no
+/// server is to be asked and the disk cache has its listing. Else a location is looked for on this
+/// machine (find_source()).
+bool is_far(const std::filesystem::path& source, const RemoteChoice& choice);
+
+/// Waits until the disk cache has been given all that was fetched (RemoteChoice::fill_cache).
+void finish_cache(const Checkpoint& checkpoint);
 
 /// Checkpoint::open() with what prepare_source() gave for the same options. Errors: the same.
 Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,

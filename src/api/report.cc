@@ -16,6 +16,7 @@
 #include "api/checkpoint_impl.h"
 #include "api/report_json.h"
 #include "api/status.h"
+#include "api/view_needs.h"
 #include "base/text.h"
 #include "source/file_role.h"
 #include "source/numbered_files.h"
@@ -223,6 +224,12 @@ std::optional<std::uint64_t> bytes_of_view(const Checkpoint& checkpoint, const s
   return bytes;
 }
 
+/// Bytes on other machines that a reader of all of its files needs.
+std::uint64_t bytes_fetched(const Checkpoint& checkpoint, const std::string& name) {
+  const Result<View> view = checkpoint.view(name);
+  return view ? bytes_elsewhere(*view) : 0;
+}
+
 /// A file of weights of the source, and its role in the views.
 struct WeightFile {
   std::string path;
@@ -305,6 +312,9 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
     const auto bytes =
         view.available ? bytes_of_view(checkpoint, view.name) : std::optional<std::uint64_t>();
     if (bytes) one["bytes"] = *bytes;
+    if (const std::uint64_t far = bytes ? bytes_fetched(checkpoint, view.name) : 0) {
+      one["fetched_bytes"] = far;
+    }
     json["views"].push_back(std::move(one));
   }
   json["weight_files"] = Json::array();
@@ -397,6 +407,9 @@ void add_views(const Checkpoint& checkpoint, InspectDetail detail, std::string& 
     fmt::format_to(out, "  {:<20} {:>8}  {}\n", view.name, bytes ? human_size(*bytes) : "-",
                    view.available ? view.description : "not available:");
     add_reasons(view.reasons, text);
+    if (const std::uint64_t far = bytes ? bytes_fetched(checkpoint, view.name) : 0) {
+      fmt::format_to(out, "    reading all of it fetches {}\n", human_size(far));
+    }
     for (const Label& label : all_labels) {
       if (label.view != view.name) continue;
       fmt::format_to(out, "    {:<9} {:>7}  {} -> {}\n", name(label.exactness), label.tensors,

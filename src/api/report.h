@@ -12,6 +12,7 @@
 //             left_out: [{suffix, tensors, reason}],
 //             weight_files: [{path, bytes, role: "model" | "adapter" | "slice" | "other"}],
 //             views: [{name, description, available, bytes (of available ones),
+//                      fetched_bytes (for all of them, of sources on other machines only),
 //                      remarks: [{subject, text}],
 //                      reasons: [{subject, text, more: further subjects of this text, not
 //                      listed}]}],
@@ -31,7 +32,9 @@
 //             last_error: {time, operation, error, kind, message} (absent: none),
 //             requests, bytes_to_readers, bytes_delivered (among them), source_bytes, tiles,
 //             tiles_unread, hits, memory, memory_peak, memory_budget, decoded_bytes (of compressed
-//             chunks), spilled_bytes, io, files: [{path, bytes, requests}],
+//             chunks), spilled_bytes, io, remote: {requests, bytes, retries, faults, window,
+//             cache_found, cache_missed, cache_kept, cache_left_out, cache_evicted} (of sources
+//             on other machines only), files: [{path, bytes, requests, size}],
 //             given: [{view, path, bytes}]} (api/status.h)
 //
 // All functions are safe for concurrent use.

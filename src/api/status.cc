@@ -26,15 +26,19 @@ constexpr std::int64_t kEndOfYear9999 = 253'402'300'799;
 enum class Unit : std::uint8_t { Count, Bytes, Budget };
 enum class Type : std::uint8_t { Counter, Gauge };
 
-struct Field {
+/// Of the counters of `Counts`.
+template <typename Counts>
+struct FieldOf {
   const char* name;         // in status.json
   std::string_view label;   // in the table
   std::string_view metric;  // behind "ckfs_"; empty: metrics_text() has it by kind of file
   Type type;
   Unit unit;
   std::string_view help;
-  std::uint64_t Statistics::* value;
+  std::uint64_t Counts::* value;
 };
+using Field = FieldOf<Statistics>;
+using RemoteField = FieldOf<RemoteStatistics>;
 
 constexpr std::array kFields{
     Field{"requests", "requests", "requests_total", Type::Counter, Unit::Count,
@@ -62,6 +66,37 @@ constexpr std::array kFields{
           "Bytes that came out of compressed chunks.", &Statistics::decoded_bytes},
     Field{"spilled_bytes", "spilled bytes", "spilled_bytes_total", Type::Counter, Unit::Bytes,
           "Bytes written to the --spill directory.", &Statistics::spilled_bytes},
+};
+
+/// Members of "remote": of sources on other machines.
+constexpr std::array kRemoteFields{
+    RemoteField{"requests", "server requests", "remote_requests_total", Type::Counter, Unit::Count,
+                "Requests to servers, with those that were sent again.",
+                &RemoteStatistics::requests},
+    RemoteField{"bytes", "server bytes", "remote_bytes_total", Type::Counter, Unit::Bytes,
+                "Bytes of the answers of servers.", &RemoteStatistics::bytes},
+    RemoteField{"retries", "sent again", "remote_retries_total", Type::Counter, Unit::Count,
+                "Requests that were sent again.", &RemoteStatistics::retries},
+    RemoteField{"faults", "broken off", "remote_faults_total", Type::Counter, Unit::Count,
+                "Connections to servers that failed, stalled or were cut.",
+                &RemoteStatistics::faults},
+    RemoteField{"window", "at once", "remote_window", Type::Gauge, Unit::Count,
+                "Requests to servers that may be under way at once, now.",
+                &RemoteStatistics::window},
+    RemoteField{"cache_found", "found in cache", "cache_found_bytes_total", Type::Counter,
+                Unit::Bytes, "Bytes that the disk cache had.", &RemoteStatistics::cache_found},
+    RemoteField{"cache_missed", "not in cache", "cache_missed_bytes_total", Type::Counter,
+                Unit::Bytes, "Bytes that the disk cache did not have.",
+                &RemoteStatistics::cache_missed},
+    RemoteField{"cache_kept", "put into cache", "cache_kept_bytes_total", Type::Counter,
+                Unit::Bytes, "Bytes that were put into the disk cache.",
+                &RemoteStatistics::cache_kept},
+    RemoteField{"cache_left_out", "left out of cache", "cache_left_out_bytes_total", Type::Counter,
+                Unit::Bytes, "Bytes that were fetched and not kept: no room, or no time.",
+                &RemoteStatistics::cache_left_out},
+    RemoteField{"cache_evicted", "made room", "cache_evicted_bytes_total", Type::Counter,
+                Unit::Bytes, "Bytes that left the disk cache to make room.",
+                &RemoteStatistics::cache_evicted},
 };
 
 // What every version's status.json has, and the rates need.
@@ -247,10 +282,17 @@ std::string status_json(const Checkpoint& checkpoint, const MountFacts& mount,
   }
   for (const Field& field : kFields) json[field.name] = statistics.*field.value;
   json["io"] = statistics.io;
+  if (statistics.remote) {
+    for (const RemoteField& field : kRemoteFields) {
+      json["remote"][field.name] = (*statistics.remote).*field.value;
+    }
+  }
   json["files"] = Json::array();
   for (const Statistics::File& file : statistics.source) {
-    json["files"].push_back(
-        {{"path", file.path}, {"bytes", file.bytes}, {"requests", file.requests}});
+    json["files"].push_back({{"path", file.path},
+                             {"bytes", file.bytes},
+                             {"requests", file.requests},
+                             {"size", file.size}});
   }
   json["given"] = Json::array();
   for (const Statistics::Given& file : statistics.given) {
@@ -277,6 +319,12 @@ std::string metrics_text(const Checkpoint& checkpoint, const MountFacts& mount,
     if (field.metric.empty()) continue;
     text.head(field.metric, field.type == Type::Counter ? "counter" : "gauge", field.help);
     text.sample(field.metric, {}, statistics.*field.value);
+  }
+  if (statistics.remote) {
+    for (const RemoteField& field : kRemoteFields) {
+      text.head(field.metric, field.type == Type::Counter ? "counter" : "gauge", field.help);
+      text.sample(field.metric, {}, (*statistics.remote).*field.value);
+    }
   }
   add_reads(text, checkpoint.impl().read_times);
   add_source(text, statistics.source);
@@ -305,21 +353,31 @@ Result<std::string> status_text(std::string_view status_json) {
   std::string text;
   const Out out(text);
   add_mount(json, text);
-  for (const Field& field : kFields) {
+  const auto add = [&](const Json& counts, const auto& field) {
     // A daemon of an earlier version does not have all.
-    if (!has_numbers(json, std::array{field.name})) continue;
-    const std::uint64_t value = number(json, field.name);
+    if (!has_numbers(counts, std::array{field.name})) return;
+    const std::uint64_t value = number(counts, field.name);
     // The budget in the unit in which it was given.
     const std::string size = field.unit == Unit::Bytes    ? "  " + human_size(value)
                              : field.unit == Unit::Budget ? "  " + size_text(value)
                                                           : "";
     fmt::format_to(out, "{:<18} {:>15}{}\n", field.label, value, size);
+  };
+  for (const Field& field : kFields) add(json, field);
+  if (const auto remote = json.find("remote"); remote != json.end()) {
+    for (const RemoteField& field : kRemoteFields) add(*remote, field);
   }
   fmt::format_to(out, "{:<18} {:>15}\n", "io", text_of(json, "io"));
   for (const Json& file :
        rows_of(json, "files", std::array{"path"}, std::array{"bytes", "requests"})) {
-    fmt::format_to(out, "{:>15} bytes {:>10} requests  {}\n", number(file, "bytes"),
-                   number(file, "requests"), text_of(file, "path"));
+    // How often it was read, where that can be told.
+    const std::uint64_t size = has_numbers(file, std::array{"size"}) ? number(file, "size") : 0;
+    const std::string share =
+        size == 0 ? std::string(7, ' ')
+                  : fmt::format("{:>6.2f}x", static_cast<double>(number(file, "bytes")) /
+                                                 static_cast<double>(size));
+    fmt::format_to(out, "{:>15} bytes {:>10} requests {}  {}\n", number(file, "bytes"),
+                   number(file, "requests"), share, text_of(file, "path"));
   }
   for (const Json& file : rows_of(json, "given", std::array{"view", "path"}, std::array{"bytes"})) {
     fmt::format_to(out, "{:>15} bytes given          {}/{}\n", number(file, "bytes"),

@@ -55,6 +55,7 @@ void add_digest(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);
 void add_stats(CLI::App& app, Action& action);
+void add_cache(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);
 void add_help(CLI::App& app, Action& action);
 void add_version(CLI::App& app, Action& action);
@@ -83,9 +84,10 @@ OpenOptions open_options(const CommonOptions& options);
 
 /// One of the common options by name: "tag", "key", "item", "step", "config", "recipe" (one more
 /// file), "family", "memory", "spill", "spill_size", "io", "threads", "log_level", "log_file",
-/// "tile_bytes", "endpoint_url", "header_file", "connections", "timeout", and the flags of
-/// common_flags() with "1" or "0". The one parser for `--memory 1GiB` and `-o memory=1GiB`. Errors:
-/// InvalidArgument, and those of reading a recipe.
+/// "tile_bytes", "endpoint_url", "header_file", "connections", "timeout", "cache_dir",
+/// "cache_size", and the flags of common_flags() with "1" or "0". The one parser for `--memory
+/// 1GiB` and
+/// `-o memory=1GiB`. Errors: InvalidArgument, and those of reading a recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
 
 /// Those of the common options that take no value on a command line.

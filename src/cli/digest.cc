@@ -85,6 +85,7 @@ Result<void> digest(const DigestCommand& command) {
   if (lines_show && progress_options.mode == ProgressMode::Auto) {
     progress_options.mode = ProgressMode::None;
   }
+  say_what_is_fetched(command.progress, view, command.source);
   Progress progress(progress_options, "digest");
   const CheckOptions options{
       .jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,

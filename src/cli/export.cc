@@ -124,6 +124,7 @@ Result<void> export_to_directory(const ExportCommand& command) {
   CKFS_TRY(const Checkpoint checkpoint,
            Checkpoint::open(command.source, open_options(command.common)));
   CKFS_TRY(const View view, checkpoint.view(command.view));
+  if (!command.finish && !place) say_what_is_fetched(command.progress, view, command.source);
   Progress progress(command.progress, "export");
   const auto outcome = [&]() -> Result<Outcome> {
     if (command.finish) {

@@ -54,6 +54,8 @@ constexpr Example kExamples[] = {
     {"doctor", "ckfs doctor DeepSeek-V3"},
     {"stats", "ckfs stats view"},
     {"stats", "ckfs stats view --watch"},
+    {"cache", "ckfs cache ls"},
+    {"cache", "ckfs cache warm hf://Qwen/Qwen3-8B bf16-safetensors"},
     {"completion", "ckfs completion bash > ~/.local/share/bash-completion/completions/ckfs"},
     {"completion", "ckfs completion zsh > ~/.zfunc/_ckfs"},
     {"help", "ckfs help mount"},

@@ -35,6 +35,7 @@
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "cache/block_cache.h"
 #include "cli/container.h"
 #include "cli/trial_mount.h"
 #include "fetch/location.h"
@@ -357,6 +358,29 @@ Finding fetcher() {
           .remedy = ""};
 }
 
+/// Where sources on other machines are kept by default; makes nothing.
+Finding disk_cache() {
+  Finding finding{.name = "disk cache"};
+  const auto directory = default_cache_directory();
+  const auto opened = directory
+                          ? BlockCache::open(*directory, {.missing = CacheOptions::Missing::Fail})
+                          : Result<std::unique_ptr<BlockCache>>(Failure(directory.error()));
+  if (opened) {
+    std::uint64_t bytes = 0;
+    const std::vector<CachedSource> sources = (*opened)->list();
+    for (const CachedSource& source : sources) bytes += source.bytes;
+    finding.fact = fmt::format("{}: {} of {} sources on other machines", directory->native(),
+                               human_size(bytes), sources.size());
+  } else if (opened.error().code() == ErrorCode::NotFound && directory) {
+    finding.fact = fmt::format("{}: not made yet", directory->native());
+  } else {
+    finding.level = Finding::Level::Slow;
+    finding.fact = one_line(opened.error().message());
+    finding.remedy = "--cache-dir DIR";
+  }
+  return finding;
+}
+
 /// What a mount that answers says of itself; nullopt: all is well with it.
 std::optional<Finding> told_by_mount(const std::string& target) {
   const Result<std::string> status = read_of_mount(target, "status.json");
@@ -436,6 +460,7 @@ std::vector<Finding> examine_machine(const MachineOptions& options) {
     findings.push_back(std::move(finding));
   }
   findings.push_back(fetcher());
+  if (find_fetcher()) findings.push_back(disk_cache());
   if (!options.source.empty()) findings.push_back(source(options));
   for (Finding& finding : mounts(options)) findings.push_back(std::move(finding));
   return findings;

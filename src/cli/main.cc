@@ -110,6 +110,7 @@ int run(std::vector<std::string> words) {
   add_verify(app, action);
   add_doctor(app, action);
   add_stats(app, action);
+  add_cache(app, action);
   add_completion(app, action);
   add_help(app, action);
   add_version(app, action);

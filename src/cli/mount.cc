@@ -69,15 +69,18 @@ struct Walls {
 /// The checks of the parsers are the first wall, this is the second. It is built before the parsers
 /// see the first byte. Where privileges are kept, which the log says, nothing else is tried:
 /// without no_new_privs the kernel refuses it.
-Result<Walls> confine(const MountCommand& command) {
+///
+/// `own`: directories in which the daemon makes files of its own.
+Result<Walls> confine(const MountCommand& command, const std::vector<std::filesystem::path>& own) {
   if (const Result<void> dropped = drop_privileges(); !dropped) {
     spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
     return Walls{};
   }
   if (!command.words.confined) return Walls{};
-  std::vector<std::filesystem::path> writable;
+  std::vector<std::filesystem::path> writable = own;
   if (const auto& spill = command.words.common.open.spill) writable.push_back(*spill);
-  CKFS_TRY(const Confinement made, confine_writing(writable));
+  CKFS_TRY(const Confinement made,
+           confine_writing(writable, own.empty() ? Renaming::No : Renaming::Yes));
   if (made.landlock) return Walls{true, made.seccomp ? "" : "seccomp"};
   return Walls{true, made.seccomp ? "Landlock" : "Landlock and seccomp"};
 }
@@ -106,12 +109,11 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
   }
   const OpenOptions options = open_options(command.words.common);
   // A daemon has neither a terminal nor a pipe of its parent's, and its fetcher gets none.
-  const UniqueFd silent(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   CKFS_TRY(std::unique_ptr<SourceFiles> reading,
-           prepare_source(command.source, options, kRings,
-                          command.foreground ? STDERR_FILENO : silent.get()));
+           prepare_source(command.source, options, kRings, !command.foreground));
   forget_credentials();
-  CKFS_TRY(const Walls walls, confine(command));
+  std::vector<std::filesystem::path> own = reading->own_directories();
+  CKFS_TRY(const Walls walls, confine(command, own));
   CKFS_TRY(Checkpoint checkpoint, open_prepared(command.source, options, std::move(reading)));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", shown, note);
@@ -145,6 +147,7 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
                       .direct = command.words.direct,
                       .stop_now = command.words.stop_now,
                       .source_files = std::move(files),
+                      .own_directories = std::move(own),
                       .confined = walls.confined,
                       .give_up =
                           [] {
@@ -262,7 +265,7 @@ Result<std::string> from_root(const std::string& path) {
 /// daemon's user may have another home.
 Result<std::string> source_from_root(const std::filesystem::path& source,
                                      const RemoteChoice& choice) {
-  if (is_fetched(source, choice)) return source.native();
+  if (is_far(source, choice)) return source.native();
   CKFS_TRY(const std::filesystem::path found, find_source(source, *make_local_store()));
   return from_root(found);
 }
@@ -314,6 +317,9 @@ Result<void> mount(MountCommand command) {
   }
   if (common.open.spill) {
     CKFS_TRY(common.open.spill, absolute_path(*common.open.spill));
+  }
+  if (common.open.remote.cache_dir) {
+    CKFS_TRY(common.open.remote.cache_dir, absolute_path(*common.open.remote.cache_dir));
   }
   if (common.open.config) {
     CKFS_TRY(common.open.config, source_from_root(*common.open.config, common.open.remote));

@@ -51,6 +51,8 @@ constexpr MountWord kWords[] = {
     {"connections", "N", "as --connections"},
     {"timeout", "SECONDS", "as --timeout"},
     {"offline", "", "as --offline"},
+    {"cache_dir", "DIR", "as --cache-dir"},
+    {"cache_size", "SIZE", "as --cache-size"},
     {"log_level", "LEVEL", "as --log-level"},
     {"log_file", "FILE", "as --log-file"},
     {"ro", "", "accepted; a mount is read-only anyway"},

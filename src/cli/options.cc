@@ -43,6 +43,7 @@ Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& va
   return *size;
 }
 
+constexpr std::uint64_t kMinCache = 64_MiB;
 constexpr std::uint64_t kMaxConnections = 1024;
 constexpr std::uint64_t kMaxTimeout = 86'400;  // a day
 
@@ -146,7 +147,8 @@ OpenOptions open_options(const CommonOptions& options) {
 
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
   if ((name == "tag" || name == "key" || name == "item" || name == "config" || name == "recipe" ||
-       name == "family" || name == "spill" || name == "endpoint_url" || name == "header_file") &&
+       name == "family" || name == "spill" || name == "endpoint_url" || name == "header_file" ||
+       name == "cache_dir") &&
       value.empty()) {
     return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
   }
@@ -198,6 +200,13 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     options.open.remote.endpoint_url = value;
   } else if (name == "header_file") {
     options.open.remote.header_file = value;
+  } else if (name == "cache_dir") {
+    options.open.remote.cache_dir = value;
+  } else if (name == "cache_size") {
+    options.open.remote.cache_size = 0;
+    if (value != "0") {
+      CKFS_TRY(options.open.remote.cache_size, parse_bytes(name, value, kMinCache));
+    }
   } else if (name == "connections") {
     CKFS_TRY(options.open.remote.connections, parse_within(name, value, kMaxConnections));
   } else if (name == "timeout") {
@@ -296,7 +305,11 @@ void add_common(CLI::App& verb, CommonOptions& options, Tuning tuning) {
   add_value(verb, options, "timeout", "SECONDS",
             "how long a read waits for an answer before it is an error (default 300)", far);
   add_switch(verb, options, "offline",
-             "ask no server: of hf:// take what is in the hub's cache on this machine");
+             "ask no server: take what the disk cache has, and of hf:// the hub's cache");
+  add_value(verb, options, "cache_dir", "DIR",
+            "directory of the disk cache (default: $XDG_CACHE_HOME/ckfs, else ~/.cache/ckfs)", far);
+  add_value(verb, options, "cache_size", "SIZE",
+            "size limit of the disk cache (default 10GiB; 0: keep nothing)", far);
   const std::string group(kCommonOptions);
   if (tuning == Tuning::Yes) {
     add_value(verb, options, "memory", "SIZE|auto",

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "api/report.h"
+#include "api/view_needs.h"
 #include "base/text.h"
 
 namespace ckfs::cli {
@@ -51,6 +52,17 @@ void add_progress(CLI::App& verb, ProgressOptions& options) {
           "milliseconds between two lines; for tests")
       ->type_name("N")
       ->group("");
+}
+
+void say_what_is_fetched(const ProgressOptions& options, const View& view,
+                         const std::string& source) {
+  if (options.mode == ProgressMode::None || options.mode == ProgressMode::Json) return;
+  const std::uint64_t bytes = bytes_elsewhere(view);
+  if (bytes == 0) return;
+  const std::string line =
+      one_line(fmt::format("{}: {} to fetch for {}, less what the disk cache has",
+                           shown_source(source), human_size(bytes), view.name()));
+  std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 Progress::Progress(const ProgressOptions& options, std::string verb)

@@ -26,6 +26,12 @@ struct ProgressOptions {
 /// Adds --progress to a verb.
 void add_progress(CLI::App& verb, ProgressOptions& options);
 
+/// Says on standard error how many bytes a reader of the view will fetch from another machine,
+/// unless there are none, or no progress is to be shown for people. Before they are fetched: it may
+/// take hours, and be paid for.
+void say_what_is_fetched(const ProgressOptions& options, const View& view,
+                         const std::string& source);
+
 /// The progress of one verb.
 class Progress {
  public:

@@ -153,6 +153,7 @@ Result<Exit> verify(const VerifyCommand& command) {
   CKFS_TRY(const Checkpoint checkpoint,
            Checkpoint::open(command.source, open_options(command.common)));
   CKFS_TRY(const View view, checkpoint.view(command.view));
+  if (command.sample == 1) say_what_is_fetched(command.progress, view, command.source);
   Progress progress(command.progress, "verify");
   const VerifyOptions options{
       .common = {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,

@@ -161,8 +161,9 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   const std::uint64_t depth =
       certain ? most : std::clamp(run.range.size(), wish.far ? kFarStake : 1_MiB, most);
   run.queued = std::max(run.queued, request.begin);
-  // A source that streams is asked in large steps.
-  const bool due = !wish.in_order || run.queued < run.range.end + depth / 2;
+  // A source that streams, or is far away, is asked in large steps.
+  const std::uint64_t step = wish.in_order ? depth / 2 : std::min(wish.step, depth / 4);
+  const bool due = step == 0 || run.queued + step < run.range.end + depth;
   while (due && run.queued < file_->size && run.units.size() < kMostUnits) {
     const ByteRange unit = unit_at_(run.queued);
     const bool is_tile = unit.size() > kPieceBytes;

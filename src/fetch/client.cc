@@ -23,11 +23,12 @@
 namespace ckfs {
 namespace {
 
-Result<pid_t> spawn_fetcher(const FetchClientOptions& options, int socket, int memory) {
+Result<pid_t> spawn_fetcher(const FetchClientOptions& options, int socket, int memory,
+                            int its_log) {
   // Above the numbers that they get there, or one would overwrite the other.
   const UniqueFd high_socket(::fcntl(socket, F_DUPFD_CLOEXEC, 10));
   const UniqueFd high_memory(::fcntl(memory, F_DUPFD_CLOEXEC, 10));
-  const UniqueFd high_log(::fcntl(options.log < 0 ? 2 : options.log, F_DUPFD_CLOEXEC, 10));
+  const UniqueFd high_log(::fcntl(its_log, F_DUPFD_CLOEXEC, 10));
   if (!high_socket || !high_memory) return system_failure(errno, options.program, "descriptors");
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
@@ -85,49 +86,107 @@ class FetchClient::Impl {
 
   void add(std::uint32_t number, const RemoteSource& source, const RemoteOptions& options,
            std::uint32_t known_to) {
-    queue_->set_source(number, pack(AttachRequest{source.pinned, options, source.is_file}),
+    queue_->set_source(number, pack(AttachRequest{source.pinned, options, source.is_file, {}}),
                        known_to);
     const MutexLock lock(mutex_);
     objects_[number] = source.objects;
   }
 
   Result<Opened> open_once(const SourceLocation& location, const RemoteOptions& options,
-                           bool& is_lost);
+                           const RemoteSource* known, bool& is_lost);
 
   /// The object, packed. Errors: InvalidArgument.
-  Result<std::string> pack_object(std::uint32_t source, std::size_t object, ByteRange range,
-                                  std::size_t size) {
+  Result<std::string> pack_object(std::uint32_t source, std::size_t object, ByteRange range) {
     const MutexLock lock(mutex_);
     const auto found = objects_.find(source);
     if (found == objects_.end() || object >= found->second.size() || range.empty() ||
-        range.end > found->second[object].size || range.size() != size ||
-        size > queue_->memory() / 4) {
+        range.end > found->second[object].size || range.size() > queue_->memory() / 4) {
       return fail(ErrorCode::InvalidArgument, "fetcher: no such source, object or range");
     }
     return pack(found->second[object]);
   }
 
+  FetchStats stats(std::chrono::milliseconds patience);
+
  private:
+  /// Counts that were heard, and the condition of those that wait for newer ones.
+  struct Heard {
+    Mutex mutex;
+    CondVar changed;
+    FetchStats earlier CKFS_GUARDED_BY(mutex);  // of generations that are dead
+    FetchStats last CKFS_GUARDED_BY(mutex);     // of `generation`
+    std::uint32_t generation CKFS_GUARDED_BY(mutex) = 0;
+    bool is_asked CKFS_GUARDED_BY(mutex) = false;  // one question is enough for all that wait
+  };
+
   std::unique_ptr<FetchQueue> queue_;
   const pid_t process_;
+  const std::shared_ptr<Heard> heard_ = std::make_shared<Heard>();
   std::atomic<std::uint32_t> next_source_ = 1;
   Mutex mutex_;
   std::map<std::uint32_t, std::vector<RemoteObject>> objects_ CKFS_GUARDED_BY(mutex_);
 };
 
+FetchStats FetchClient::Impl::stats(std::chrono::milliseconds patience) {
+  const auto add = [](FetchStats& to, const FetchStats& from) {
+    to.requests += from.requests;
+    to.bytes += from.bytes;
+    to.wanted += from.wanted;
+    to.retries += from.retries;
+    to.faults += from.faults;
+  };
+  FetchMessage message;
+  message.kind = FetchMessageKind::Stats;
+  MutexLock lock(heard_->mutex);
+  const bool asks = !std::exchange(heard_->is_asked, true);
+  lock.unlock();
+  const auto heed = [heard = heard_, add](Result<FetchedBytes> bytes, const FetchMessage& answer) {
+    const MutexLock its_lock(heard->mutex);
+    heard->is_asked = false;
+    heard->changed.notify_all();
+    if (!bytes) return;
+    const std::span<const std::byte> text = bytes->span();
+    const auto stats = unpack_stats({reinterpret_cast<const char*>(text.data()), text.size()});
+    if (!stats) return;
+    if (heard->generation != answer.generation) add(heard->earlier, heard->last);
+    heard->generation = answer.generation;
+    heard->last = *stats;
+  };
+  if (asks) queue_->ask(message, "", kLeastPlace, heed);
+  const auto until = std::chrono::steady_clock::now() + patience;
+  lock.lock();
+  while (heard_->is_asked && heard_->changed.wait_until(lock, until)) {
+  }
+  FetchStats sum = heard_->last;
+  add(sum, heard_->earlier);
+  return sum;
+}
+
 Result<FetchClient::Opened> FetchClient::Impl::open_once(const SourceLocation& location,
                                                          const RemoteOptions& options,
-                                                         bool& is_lost) {
+                                                         const RemoteSource* known, bool& is_lost) {
   const std::size_t capacity = std::min<std::size_t>(queue_->memory() / 4, std::size_t{1} << 20);
   Opened opened{next_source(), {}};
   FetchMessage message, answer;
   message.kind = FetchMessageKind::Open;
   message.source = opened.number;
-  CKFS_TRY(const std::string head,
-           queue_->ask_now(message, pack(AttachRequest{location, options}), capacity, answer));
+  CKFS_TRY(
+      const std::string head,
+      queue_->ask_now(message,
+                      pack(AttachRequest{.location = location,
+                                         .options = options,
+                                         .known = known == nullptr ? "" : known->pinned.revision}),
+                      capacity, answer));
   const std::uint32_t generation = answer.generation;
   const std::uint64_t count = answer.object;
   CKFS_TRY(opened.source, unpack_head(head));
+  if (count == 0 && known != nullptr && !known->pinned.revision.empty() &&
+      opened.source.pinned == known->pinned) {
+    // Attached anew: the fetcher that said so has seen no listing.
+    opened.source = *known;
+    add(opened.number, opened.source, options, 0);
+    return opened;
+  }
   if (count > kMostObjects) return fail(ErrorCode::Corrupt, "fetcher: too many objects");
   message.kind = FetchMessageKind::List;
   while (opened.source.objects.size() < count) {
@@ -161,8 +220,17 @@ Result<std::unique_ptr<FetchClient>> FetchClient::start(const FetchClientOptions
   UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
   const int shared = memory.descriptor();
-  CKFS_TRY(auto queue, FetchQueue::make(std::move(ours), std::move(memory), options.timeout));
-  CKFS_TRY(const pid_t process, spawn_fetcher(options, theirs.get(), shared));
+  std::array<int, 2> log{-1, -1};
+  // A fetcher waits for no reader of its log: lines that the pipe does not take are lost.
+  if (options.relays_log && ::pipe2(log.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
+    return system_failure(errno, "fetcher", "pipe");
+  }
+  UniqueFd our_log(log[0]);
+  const UniqueFd its_log(log[1]);
+  CKFS_TRY(auto queue, FetchQueue::make(std::move(ours), std::move(memory), options.timeout,
+                                        std::move(our_log)));
+  CKFS_TRY(const pid_t process,
+           spawn_fetcher(options, theirs.get(), shared, its_log ? its_log.get() : STDERR_FILENO));
   return std::unique_ptr<FetchClient>(
       new FetchClient(std::make_unique<Impl>(std::move(queue), process)));
 }
@@ -171,11 +239,12 @@ FetchClient::FetchClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 FetchClient::~FetchClient() = default;
 
 Result<FetchClient::Opened> FetchClient::open(const SourceLocation& location,
-                                              const RemoteOptions& options) {
+                                              const RemoteOptions& options,
+                                              const RemoteSource* known) {
   constexpr int kMostTries = 3;
   for (int tries = 1;; ++tries) {
     bool is_lost = false;
-    auto opened = impl_->open_once(location, options, is_lost);
+    auto opened = impl_->open_once(location, options, known, is_lost);
     if (opened || !is_lost || tries == kMostTries) return opened;
   }
 }
@@ -188,37 +257,22 @@ Result<std::uint32_t> FetchClient::attach(const RemoteSource& source,
 }
 
 std::uint64_t FetchClient::read(std::uint32_t source, std::size_t object, ByteRange range,
-                                std::span<std::byte> to, Done done) {
-  const iovec whole{to.data(), to.size()};
-  return read(source, object, range, std::span(&whole, 1), std::move(done));
-}
-
-std::uint64_t FetchClient::read(std::uint32_t source, std::size_t object, ByteRange range,
-                                std::span<const iovec> parts, Done done) {
-  std::size_t size = 0;
-  for (const iovec& part : parts) size += part.iov_len;
-  auto input = impl_->pack_object(source, object, range, size);
-  auto answered = [to = std::vector<iovec>(parts.begin(), parts.end()), size,
-                   done = std::move(done)](Result<std::span<const std::byte>> bytes,
-                                           const FetchMessage& /*answer*/) {
-    if (!bytes) return done(Failure(std::move(bytes).error()));
-    if (bytes->size() != size) {
+                                Done done) {
+  auto answered = [size = range.size(), done = std::move(done)](Result<FetchedBytes> bytes,
+                                                                const FetchMessage& /*answer*/) {
+    if (bytes && bytes->span().size() != size) {
       return done(fail(ErrorCode::Internal, "fetcher: an answer of another size"));
     }
-    const std::byte* from = bytes->data();
-    for (const iovec& part : to) {
-      std::memcpy(part.iov_base, from, part.iov_len);
-      from += part.iov_len;
-    }
-    done({});
+    done(std::move(bytes));
   };
+  auto input = impl_->pack_object(source, object, range);
   if (!input) return impl_->queue().refuse(std::move(answered), input.error());
   FetchMessage message;
   message.kind = FetchMessageKind::Read;
   message.source = source;
   message.size = range.size();
   message.offset = range.begin;
-  return impl_->queue().ask(message, *std::move(input), std::max(size, kLeastPlace),
+  return impl_->queue().ask(message, *std::move(input), std::max(range.size(), kLeastPlace),
                             std::move(answered));
 }
 
@@ -228,7 +282,10 @@ void FetchClient::cancel(std::uint64_t read) {
 
 Result<void> FetchClient::read_now(std::uint32_t source, std::size_t object, ByteRange range,
                                    std::span<std::byte> to) {
-  CKFS_TRY(std::string input, impl_->pack_object(source, object, range, to.size()));
+  if (to.size() != range.size()) {
+    return fail(ErrorCode::InvalidArgument, "fetcher: a place of another size");
+  }
+  CKFS_TRY(std::string input, impl_->pack_object(source, object, range));
   FetchMessage message, answer;
   message.kind = FetchMessageKind::Read;
   message.source = source;
@@ -244,11 +301,8 @@ Result<void> FetchClient::read_now(std::uint32_t source, std::size_t object, Byt
   return {};
 }
 
-Result<FetchStats> FetchClient::stats() {
-  FetchMessage message, answer;
-  message.kind = FetchMessageKind::Stats;
-  CKFS_TRY(const std::string bytes, impl_->queue().ask_now(message, "", kLeastPlace, answer));
-  return unpack_stats(bytes);
+FetchStats FetchClient::stats(std::chrono::milliseconds patience) {
+  return impl_->stats(patience);
 }
 
 std::uint32_t FetchClient::generation() const {

@@ -14,11 +14,11 @@
 #include <span>
 #include <string>
 #include <sys/types.h>
-#include <sys/uio.h>
 
 #include "base/byte_range.h"
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "fetch/fetched_bytes.h"
 #include "fetch/protocol.h"
 #include "fetch/remote_source.h"
 
@@ -29,17 +29,18 @@ struct FetchClientOptions {
   std::size_t memory = std::size_t{64} << 20;  // that both share; reads wait for room in it
   std::size_t connections = 64;                // to servers
   std::chrono::milliseconds timeout{300'000};  // of a read, and of each answer to open()
-  /// Descriptor for the fetcher's log (its stderr); -1: that of this process.
-  int log = -1;
+  /// Lines that the fetcher logs become lines of this process's log: of a daemon, whose stderr has
+  /// no reader. Otherwise both have one stderr.
+  bool relays_log = false;
 };
 
 class FetchClient {
  public:
-  using Done = std::function<void(Result<void>)>;
+  using Done = std::function<void(Result<FetchedBytes>)>;
 
   /// Starts the program. Errors: NotFound (there is none: the package is not installed), Io.
   static Result<std::unique_ptr<FetchClient>> start(const FetchClientOptions& options);
-  /// Ends the program, and the requests under way with Stopped.
+  /// Ends the program, and the requests under way with Stopped. Requires: no FetchedBytes are left.
   ~FetchClient();
   FetchClient(const FetchClient&) = delete;
   FetchClient& operator=(const FetchClient&) = delete;
@@ -51,30 +52,31 @@ class FetchClient {
   };
   /// Resolves and lists a location; waits for it. Errors: those of the service (NotFound,
   /// Unsupported, Corrupt, Io, InvalidArgument: the text says what to do), Stopped.
-  Result<Opened> open(const SourceLocation& location, const RemoteOptions& options);
+  ///
+  /// `known`: the listing that a cache has of that location; nullptr: none.
+  /// Where the source still has that version, the service may be asked for the version alone.
+  Result<Opened> open(const SourceLocation& location, const RemoteOptions& options,
+                      const RemoteSource* known = nullptr);
   /// A source that was listed before (by a cache, by another rank): `source.pinned`, `is_file` and
   /// `objects` as open() gave them. Asks no server. Errors: as above.
   Result<std::uint32_t> attach(const RemoteSource& source, const RemoteOptions& options);
 
-  /// Reads `range` of an object into `to`, which must live until `done` was called: by the client's
-  /// thread, once; it must not wait. Errors: Stale (the object is not the one that was listed any
-  /// more, for good), Io (time is up, no access, the fetcher is gone for good), Stopped,
-  /// InvalidArgument (no such source or object, no such range). Longer ranges than a quarter of the
-  /// memory are refused: cut them. Returns a number for cancel().
-  std::uint64_t read(std::uint32_t source, std::size_t object, ByteRange range,
-                     std::span<std::byte> to, Done done);
-  /// The same, scattered over `parts` in order; only what they point to must live so long.
-  std::uint64_t read(std::uint32_t source, std::size_t object, ByteRange range,
-                     std::span<const iovec> parts, Done done);
+  /// Reads `range` of an object, and gives its bytes to `done`: called by the client's thread,
+  /// once; it must not wait. Errors: Stale (the object is not the one that was listed any more, for
+  /// good), Io (time is up, no access, the fetcher is gone for good), Stopped, InvalidArgument (no
+  /// such source or object, no such range). Longer ranges than a quarter of the memory are refused:
+  /// cut them. Returns a number for cancel().
+  std::uint64_t read(std::uint32_t source, std::size_t object, ByteRange range, Done done);
   /// The read is not wanted any more: `done` is called soon, with Stopped if it comes first.
   void cancel(std::uint64_t read);
 
-  /// read(), and waits. Stops when this thread is asked to (base/stop.h).
+  /// read() into `to`, and waits. Stops when this thread is asked to (base/stop.h).
   Result<void> read_now(std::uint32_t source, std::size_t object, ByteRange range,
                         std::span<std::byte> to);
 
-  /// What the fetcher has done since it was last started. Errors: Io.
-  Result<FetchStats> stats();
+  /// What fetchers have done since start(). Where the present one does not say so within
+  /// `patience`, the last numbers. Those of a dead fetcher end with the last that it said.
+  FetchStats stats(std::chrono::milliseconds patience);
   /// How often it was started.
   std::uint32_t generation() const;
   /// The supervisor's process, for tests and reports.

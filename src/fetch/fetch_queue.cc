@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <poll.h>
+#include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -38,19 +39,21 @@ Error error_of(const FetchMessage& answer, std::string_view text) {
 }  // namespace
 
 Result<std::unique_ptr<FetchQueue>> FetchQueue::make(UniqueFd socket, SharedMemory memory,
-                                                     std::chrono::milliseconds timeout) {
+                                                     std::chrono::milliseconds timeout,
+                                                     UniqueFd log) {
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return system_failure(errno, "fetcher", "eventfd");
-  return std::unique_ptr<FetchQueue>(
-      new FetchQueue(std::move(socket), std::move(memory), std::move(wake), timeout));
+  return std::unique_ptr<FetchQueue>(new FetchQueue(std::move(socket), std::move(memory),
+                                                    std::move(wake), timeout, std::move(log)));
 }
 
 FetchQueue::FetchQueue(UniqueFd socket, SharedMemory memory, UniqueFd wake,
-                       std::chrono::milliseconds timeout)
+                       std::chrono::milliseconds timeout, UniqueFd log)
     : socket_(std::move(socket)),
       memory_(std::move(memory)),
       wake_(std::move(wake)),
       timeout_(timeout),
+      log_(std::move(log)),
       places_(memory_.bytes().size()) {}
 
 FetchQueue::~FetchQueue() {
@@ -105,19 +108,19 @@ Result<std::string> FetchQueue::ask_now(FetchMessage message, std::string input,
   };
   const auto waiting = std::make_shared<Waiting>();
   const WakeOnStop wake_on_stop(waiting->mutex, waiting->changed);
-  const std::uint64_t id =
-      ask(message, std::move(input), capacity,
-          [waiting](Result<std::span<const std::byte>> bytes, const FetchMessage& said) {
-            const MutexLock lock(waiting->mutex);
-            waiting->answer = said;
-            if (bytes) {
-              const auto* const text = reinterpret_cast<const char*>(bytes->data());
-              waiting->result.emplace(std::string(text, bytes->size()));
-            } else {
-              waiting->result.emplace(Failure(std::move(bytes).error()));
-            }
-            waiting->changed.notify_all();
-          });
+  const std::uint64_t id = ask(message, std::move(input), capacity,
+                               [waiting](Result<FetchedBytes> bytes, const FetchMessage& said) {
+                                 const MutexLock lock(waiting->mutex);
+                                 waiting->answer = said;
+                                 if (bytes) {
+                                   const std::span<const std::byte> text = bytes->span();
+                                   waiting->result.emplace(std::string(
+                                       reinterpret_cast<const char*>(text.data()), text.size()));
+                                 } else {
+                                   waiting->result.emplace(Failure(std::move(bytes).error()));
+                                 }
+                                 waiting->changed.notify_all();
+                               });
   MutexLock lock(waiting->mutex);
   while (!waiting->result && !stop_asked()) waiting->changed.wait(lock);
   if (!waiting->result) {
@@ -140,6 +143,17 @@ void FetchQueue::set_source(std::uint32_t source, std::string attach, std::uint3
   sources_[source] = {std::move(attach), known_to};
 }
 
+FetchedBytes::~FetchedBytes() {
+  if (queue_ != nullptr) queue_->give_back(place_);
+}
+
+void FetchQueue::give_back(std::span<const std::byte> place) {
+  const MutexLock lock(mutex_);
+  places_.give_back(static_cast<std::uint64_t>(place.data() - memory_.bytes().data()),
+                    place.size());
+  if (!queue_.empty()) wake();
+}
+
 std::uint32_t FetchQueue::generation() const {
   const MutexLock lock(mutex_);
   return generation_;
@@ -160,6 +174,26 @@ void FetchQueue::wake() const {
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
+void FetchQueue::relay_log() {
+  constexpr std::size_t kLongestLine = 4096;
+  std::array<char, kLongestLine> piece{};
+  const ssize_t got = ::read(log_.get(), piece.data(), piece.size());
+  if (got == 0) log_.reset();
+  if (got <= 0) return;
+  log_line_.append(piece.data(), static_cast<std::size_t>(got));
+  for (std::size_t end = log_line_.find('\n'); end != std::string::npos;
+       end = log_line_.find('\n')) {
+    std::string_view line = std::string_view(log_line_).substr(0, end);
+    // Its time and level, which the line gets anew.
+    while (line.starts_with('[') && line.find("] ") != std::string_view::npos) {
+      line.remove_prefix(line.find("] ") + 2);
+    }
+    spdlog::warn("{}", one_line(line));
+    log_line_.erase(0, end + 1);
+  }
+  if (log_line_.size() > kLongestLine) log_line_.clear();
+}
+
 void FetchQueue::run() {
   for (;;) {
     Calls calls;
@@ -178,16 +212,19 @@ void FetchQueue::run() {
     }
     for (const auto& call : calls) call();
     if (!calls.empty()) continue;
-    std::array<pollfd, 2> waits = {pollfd{wake_.get(), POLLIN, 0},
+    // poll(2) passes over what has no descriptor.
+    std::array<pollfd, 3> waits = {pollfd{wake_.get(), POLLIN, 0},
+                                   pollfd{log_ ? log_.get() : -1, POLLIN, 0},
                                    pollfd{socket_.get(), POLLIN, 0}};
     const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - QueueClock::now());
     const bool is_gone = [&] {
       const MutexLock lock(mutex_);
-      if (is_full_) waits[1].events |= POLLOUT;
+      if (is_full_) waits[2].events |= POLLOUT;
       return is_gone_;
     }();
-    ::poll(waits.data(), is_gone ? 1 : 2,
+    ::poll(waits.data(), is_gone ? 2 : 3,
            static_cast<int>(std::clamp<std::int64_t>(wait.count(), 0, 60'000)));
+    if (waits[1].revents != 0) relay_log();
     std::uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
   }
@@ -233,21 +270,15 @@ void FetchQueue::take_answer(const FetchMessage& answer, Calls& calls) {
   Request request = std::move(found->second);
   sent_.erase(found);
   if (!request.answered) return release(request);
-  const std::span<std::byte> place = place_of(request);
-  // Lent to `answered` until it returns.
   const auto size =
       static_cast<std::size_t>(std::min<std::uint64_t>(answer.size, request.message.capacity));
-  calls.emplace_back([this, place = place.first(size), answer,
-                      request = std::make_shared<Request>(std::move(request))] {
-    if (answer.code == 0) {
-      request->answered(std::span<const std::byte>(place), answer);
-    } else {
-      const std::string text(reinterpret_cast<const char*>(place.data()), place.size());
-      request->answered(Failure(error_of(answer, text)), answer);
-    }
-    const MutexLock lock(mutex_);
-    release(*request);
-  });
+  calls.emplace_back(
+      [this, place = place_of(request), size, answer, answered = std::move(request.answered)] {
+        FetchedBytes bytes(*this, place, size);
+        if (answer.code == 0) return answered(std::move(bytes), answer);
+        const std::string text(reinterpret_cast<const char*>(place.data()), size);
+        answered(Failure(error_of(answer, text)), answer);
+      });
 }
 
 void FetchQueue::send_queue() {

@@ -17,24 +17,25 @@
 #include "base/error.h"
 #include "base/mutex.h"
 #include "base/unique_fd.h"
+#include "fetch/fetched_bytes.h"
 #include "fetch/protocol.h"
 #include "fetch/shared_memory.h"
 
 namespace ckfs {
 
 /// Gets the bytes at a request's place when it is answered, or the error.
-using FetchAnswered =
-    std::function<void(Result<std::span<const std::byte>>, const FetchMessage& answer)>;
+using FetchAnswered = std::function<void(Result<FetchedBytes>, const FetchMessage& answer)>;
 
 /// One end of a socket to a fetcher, and the memory that both share. Safe for concurrent use.
 class FetchQueue {
  public:
   /// `timeout`: how long a fetcher that has something to do may say nothing before that is an error
-  /// of all requests; one that it leaves aside is given four times as long.
-  /// Errors: Io.
+  /// of all requests; one that it leaves aside is given four times as long. `log`: a pipe that does
+  /// not block, whose lines are logged; empty: none. Errors: Io.
   static Result<std::unique_ptr<FetchQueue>> make(UniqueFd socket, SharedMemory memory,
-                                                  std::chrono::milliseconds timeout);
-  /// Answers all with Stopped.
+                                                  std::chrono::milliseconds timeout,
+                                                  UniqueFd log = {});
+  /// Answers all with Stopped. Requires: no FetchedBytes of it are left.
   ~FetchQueue();
   FetchQueue(const FetchQueue&) = delete;
   FetchQueue& operator=(const FetchQueue&) = delete;
@@ -55,6 +56,9 @@ class FetchQueue {
   void set_source(std::uint32_t source, std::string attach, std::uint32_t known_to)
       CKFS_EXCLUDES(mutex_);
 
+  /// A place that was lent by FetchedBytes is free again.
+  void give_back(std::span<const std::byte> place) CKFS_EXCLUDES(mutex_);
+
   std::uint32_t generation() const CKFS_EXCLUDES(mutex_);
   std::size_t memory() const { return memory_.bytes().size(); }
   /// Of the memory, what is lent to no request.
@@ -74,12 +78,13 @@ class FetchQueue {
   };
   using Calls = std::vector<std::function<void()>>;
 
-  FetchQueue(UniqueFd socket, SharedMemory memory, UniqueFd wake,
-             std::chrono::milliseconds timeout);
+  FetchQueue(UniqueFd socket, SharedMemory memory, UniqueFd wake, std::chrono::milliseconds timeout,
+             UniqueFd log);
 
   bool start_thread_of_answers() CKFS_REQUIRES(mutex_);
   void wake() const;
   void run() CKFS_EXCLUDES(mutex_);
+  void relay_log();
   /// False: the fetcher is gone for good.
   bool take_messages(Calls& calls) CKFS_REQUIRES(mutex_);
   void take_answer(const FetchMessage& answer, Calls& calls) CKFS_REQUIRES(mutex_);
@@ -98,6 +103,8 @@ class FetchQueue {
   const SharedMemory memory_;
   const UniqueFd wake_;  // an eventfd
   const std::chrono::milliseconds timeout_;
+  UniqueFd log_;          // of the queue's thread
+  std::string log_line_;  // that has no end yet
 
   mutable Mutex mutex_;
   std::optional<std::thread> thread_;

@@ -143,6 +143,7 @@ std::string pack(const AttachRequest& request) {
   out.number(request.options.anonymous ? 1 : 0);
   out.number(request.options.requester_pays ? 1 : 0);
   out.number(request.is_file ? 1 : 0);
+  out.text(request.known);
   return out.take();
 }
 
@@ -155,6 +156,7 @@ Result<AttachRequest> unpack_attach(std::string_view bytes) {
   request.options.anonymous = in.flag();
   request.options.requester_pays = in.flag();
   request.is_file = in.flag();
+  request.known = in.text();
   CKFS_TRY_VOID(in.finish());
   CKFS_TRY(request.location, parse_location(location));
   return request;

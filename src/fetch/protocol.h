@@ -96,6 +96,9 @@ struct AttachRequest {
   SourceLocation location;
   RemoteOptions options;
   bool is_file = false;
+  /// Open: the revision that the client has the listing of; a fetcher that finds the source there
+  /// still may answer without objects. Empty: none.
+  std::string known = {};
 };
 std::string pack(const AttachRequest& request);
 Result<AttachRequest> unpack_attach(std::string_view bytes);

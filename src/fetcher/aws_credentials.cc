@@ -1,7 +1,5 @@
-// No library for it is in Debian; the chain is long, but each link is a file or one request.
-//
-// Left out: credential_process, which starts a program, and the fetcher may not. Its output
-// can be put into the environment before ckfs is started, and the error says how.
+// No library for it is in Debian; the chain is long, but each link is a file, one request, or a
+// program that the user names (credential_process.h).
 
 #include "fetcher/aws_credentials.h"
 
@@ -53,17 +51,8 @@ std::string_view aws_domain(std::string_view region) {
   return region.starts_with("cn-") ? "amazonaws.com.cn" : "amazonaws.com";
 }
 
-AwsCredentials::AwsCredentials(const ServiceContext& context) : context_(context) {
-  const Surroundings& here = context_.here;
-  const auto read = [&](const char* variable, std::string_view usual) {
-    std::string path = here.variable(variable);
-    if (path.empty()) path = here.at_home(usual);
-    const auto text = path.empty() ? Result<std::string>("") : here.read_file(path);
-    return text ? parse_ini(*text) : IniFile{};
-  };
-  config_ = read("AWS_CONFIG_FILE", ".aws/config");
-  credentials_ = read("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials");
-}
+AwsCredentials::AwsCredentials(const ServiceContext& context)
+    : context_(context), profiles_(context.here) {}
 
 std::string AwsCredentials::profile_name() const {
   std::string name = context_.here.variable("AWS_PROFILE");
@@ -71,21 +60,9 @@ std::string AwsCredentials::profile_name() const {
   return name.empty() ? "default" : name;
 }
 
-AwsCredentials::Profile AwsCredentials::profile(const std::string& name) const {
-  Profile merged;
-  const auto add = [&](const IniFile& file, const std::string& section) {
-    const auto found = file.find(section);
-    if (found == file.end()) return;
-    for (const auto& [key, value] : found->second) merged[key] = value;
-  };
-  add(config_, name == "default" ? name : "profile " + name);
-  add(credentials_, name);  // counts more
-  return merged;
-}
-
 std::string AwsCredentials::value(const char* variable, std::string_view key) const {
   std::string value = context_.here.variable(variable);
-  return value.empty() ? get(profile(profile_name()), std::string(key)) : value;
+  return value.empty() ? get(profiles_.profile(profile_name()), std::string(key)) : value;
 }
 
 std::string AwsCredentials::region() const {
@@ -152,7 +129,7 @@ Result<AwsCredentials::Lent> AwsCredentials::find() {
 
 Result<std::optional<AwsCredentials::Lent>> AwsCredentials::of_profile(const std::string& name,
                                                                        int depth) {
-  const Profile its = profile(name);
+  const Profile its = profiles_.profile(name);
   const auto maybe = [](Result<Lent> lent) -> Result<std::optional<Lent>> {
     if (!lent) return Failure(std::move(lent).error());
     return std::optional<Lent>(*std::move(lent));
@@ -176,10 +153,23 @@ Result<std::optional<AwsCredentials::Lent>> AwsCredentials::of_profile(const std
 }
 
 Result<AwsCredentials::Lent> AwsCredentials::of_process(const std::string& name) {
-  return fail(ErrorCode::Unsupported,
-              "profile {}: ckfs starts no credential_process (before it: eval \"$(aws configure "
-              "export-credentials --profile {} --format env)\")",
-              quote(name), name);
+  const std::string thing = fmt::format("profile {}: credential_process", quote(name));
+  const auto output = context_.here.run_credential_process(name);
+  if (!output) return Failure(output.error().within(thing));
+  CKFS_TRY(const JsonNode tree, parse_json_tree(*output, thing, JsonKeys::LastWins));
+  const JsonNode* const version = tree.find("Version");
+  if (version == nullptr || version->number != 1) {
+    return fail(ErrorCode::Unsupported, "{}: its output is not of \"Version\": 1", thing);
+  }
+  Lent lent{{std::string(text_member(tree, "AccessKeyId")),
+             std::string(text_member(tree, "SecretAccessKey")),
+             std::string(text_member(tree, "SessionToken"))},
+            0};
+  if (const auto ends = text_member(tree, "Expiration"); !ends.empty()) {
+    lent.ends = parse_iso_time(ends).value_or(context_.here.now() + 900);
+  }
+  if (lent.keys.id.empty() || lent.keys.secret.empty()) return no_keys(thing);
+  return lent;
 }
 
 Result<AwsCredentials::Lent> AwsCredentials::assume_role(const Profile& profile,
@@ -239,7 +229,7 @@ Result<AwsCredentials::Lent> AwsCredentials::web_identity(const std::string& rol
 
 Result<AwsCredentials::Lent> AwsCredentials::ask_sts(std::string_view query, const AwsKeys* signer,
                                                      std::string_view thing) {
-  const std::string region = region_of(profile(profile_name()));
+  const std::string region = region_of(profiles_.profile(profile_name()));
   std::string endpoint = endpoint_url("sts");
   if (endpoint.empty()) endpoint = fmt::format("https://sts.{}.{}", region, aws_domain(region));
   CKFS_TRY(Url url, parse_endpoint(endpoint, "endpoint of STS"));
@@ -276,8 +266,8 @@ Result<AwsCredentials::Lent> AwsCredentials::single_sign_on(const Profile& profi
                                                             const std::string& name) {
   const std::string thing = fmt::format("profile {}: single sign-on", quote(name));
   const std::string session = get(profile, "sso_session");
-  const auto section = config_.find("sso-session " + session);
-  const Profile shared = !session.empty() && section != config_.end() ? section->second : profile;
+  const Profile section = profiles_.section("sso-session " + session);
+  const Profile shared = !session.empty() && !section.empty() ? section : profile;
   const std::string key = session.empty() ? get(profile, "sso_start_url") : session;
   const std::string path =
       context_.here.at_home(fmt::format(".aws/sso/cache/{}.json", sha1_hex(key)));

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "fetcher/aws_profiles.h"
 #include "fetcher/service.h"
 #include "fetcher/sigv4.h"
 
@@ -42,7 +43,7 @@ class AwsCredentials {
     AwsKeys keys;
     std::int64_t ends = 0;
   };
-  using Profile = std::map<std::string, std::string>;
+  using Profile = AwsProfiles::Profile;
 
   Result<Lent> find();
   Result<std::optional<Lent>> of_profile(const std::string& name, int depth);
@@ -50,18 +51,17 @@ class AwsCredentials {
   Result<Lent> web_identity(const std::string& role, const std::string& token_file,
                             const std::string& session);
   Result<Lent> single_sign_on(const Profile& profile, const std::string& name);
-  static Result<Lent> of_process(const std::string& name);
+  Result<Lent> of_process(const std::string& name);
   Result<std::optional<Lent>> of_container();
   Result<std::optional<Lent>> of_machine();
   Result<Lent> ask_sts(std::string_view query, const AwsKeys* signer, std::string_view thing);
 
-  Profile profile(const std::string& name) const;
   std::string profile_name() const;
   std::string value(const char* variable, std::string_view key) const;
   std::string region_of(const Profile& profile) const;
 
   const ServiceContext context_;
-  IniFile config_, credentials_;
+  const AwsProfiles profiles_;
   std::optional<Lent> lent_;
   std::int64_t failed_ = 0;  // when the last attempt to renew them failed
 };

@@ -92,7 +92,7 @@ void Fetcher::open(const FetchMessage& message, std::string_view input) {
       sources_.insert_or_assign(message.source, Source{std::move(service)}).first->second;
   if (!source.service) return answer(message, Failure(source.service.error()));
   if (message.kind == FetchMessageKind::Attach) return answer(message, std::string());
-  auto opened = (*source.service)->open();
+  auto opened = (*source.service)->open(request->known);
   if (!opened) {
     Error error = opened.error();
     sources_.erase(message.source);

@@ -24,7 +24,7 @@ class Gcs final : public Service {
         billed_(std::move(billed)),
         is_file_(is_file) {}
 
-  Result<RemoteSource> open() override {
+  Result<RemoteSource> open(std::string_view /*known*/) override {
     const auto lists = [this](RemoteSource& into, std::string_view prefix, std::string_view below) {
       return list(into, prefix, below);
     };

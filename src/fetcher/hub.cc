@@ -43,7 +43,7 @@ class Hub final : public Service {
         token_(std::move(token)),
         is_file_(is_file) {}
 
-  Result<RemoteSource> open() override {
+  Result<RemoteSource> open(std::string_view known) override {
     const std::string thing = location_.masked();
     CKFS_TRY(const HttpAnswer answer,
              ask_api(api(fmt::format("/api/models/{}/revision/{}", location_.container,
@@ -53,6 +53,7 @@ class Hub final : public Service {
     CKFS_TRY(const HubRevision revision, parse_hub_revision(answer.body, thing));
     location_.revision = revision.commit;
     RemoteSource source{.pinned = location_, .time = revision.time};
+    if (!known.empty() && known == revision.commit) return source;
     const std::string folder = location_.path.empty() ? "" : location_.path + "/";
     CKFS_TRY_VOID(list(source, folder));
     if (source.objects.empty() && !location_.path.empty()) {

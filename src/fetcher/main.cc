@@ -25,6 +25,7 @@
 #include "fetch/protocol.h"
 #include "fetch/shared_memory.h"
 #include "fetcher/confine.h"
+#include "fetcher/credential_process.h"
 #include "fetcher/fetcher.h"
 
 namespace ckfs {
@@ -61,9 +62,12 @@ std::string ca_bundle(const Surroundings& here) {
 }
 
 /// The second process.
-Result<void> fetch(const Arguments& arguments, const SharedMemory& memory,
-                   std::uint32_t generation) {
-  const Surroundings here = Surroundings::of_process();
+Result<void> fetch(const Arguments& arguments, const SharedMemory& memory, std::uint32_t generation,
+                   int credentials) {
+  Surroundings here = Surroundings::of_process();
+  here.run_credential_process = [credentials](const std::string& profile) {
+    return ask_for_credentials(credentials, profile);
+  };
   HttpOptions options{.connections = arguments.connections, .ca_bundle = ca_bundle(here)};
   Patience& patience = options.patience;
   patience.timeout = FetchDuration(arguments.timeout_ms);
@@ -81,12 +85,14 @@ Result<void> fetch(const Arguments& arguments, const SharedMemory& memory,
 }
 
 /// Waits until the process has ended, or the client is gone: then it is ended, too.
-bool wait_for(pid_t process, int& status) {
+bool wait_for(pid_t process, int credentials, int& status) {
+  const Surroundings here = Surroundings::of_process();
   const int its = static_cast<int>(::syscall(SYS_pidfd_open, process, 0));
   for (;;) {
-    pollfd waits[2] = {{kFetcherSocket, 0, 0}, {its, POLLIN, 0}};
+    pollfd waits[3] = {{kFetcherSocket, 0, 0}, {credentials, POLLIN, 0}, {its, POLLIN, 0}};
     // A kernel before 5.3 has none of those descriptors: look now and then.
-    ::poll(waits, its < 0 ? 1 : 2, its < 0 ? 100 : -1);
+    ::poll(waits, its < 0 ? 2 : 3, its < 0 ? 100 : -1);
+    if ((waits[1].revents & POLLIN) != 0) answer_for_credentials(credentials, here, kFetcherSocket);
     const bool is_over = ::waitpid(process, &status, WNOHANG) == process;
     const bool is_alone = (waits[0].revents & (POLLHUP | POLLERR)) != 0;
     if (!is_over && is_alone) {
@@ -105,6 +111,11 @@ int supervise(const Arguments& arguments, const SharedMemory& memory) {
   for (std::uint32_t generation = 1;; ++generation) {
     const auto started = Clock::now();
     const pid_t parent = ::getpid();
+    auto channel = CredentialChannel::make();
+    if (!channel) {
+      spdlog::error("ckfs-fetcher: {}", channel.error().message());
+      return 1;
+    }
     const pid_t process = ::fork();
     if (process < 0) {
       spdlog::error("ckfs-fetcher: fork: {}",
@@ -114,12 +125,14 @@ int supervise(const Arguments& arguments, const SharedMemory& memory) {
     if (process == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
-      const auto result = fetch(arguments, memory, generation);
+      channel->answering.reset();
+      const auto result = fetch(arguments, memory, generation, channel->asking.get());
       if (!result) spdlog::error("ckfs-fetcher: {}", result.error().message());
       ::_exit(result ? 0 : 1);
     }
+    channel->asking.reset();
     int status = 0;
-    const bool go_on = wait_for(process, status);
+    const bool go_on = wait_for(process, channel->answering.get(), status);
     if (!go_on || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return 0;
     spdlog::warn("ckfs-fetcher: {} {}; it is started again",
                  WIFSIGNALED(status) ? "killed by signal" : "ended with status",

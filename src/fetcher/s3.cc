@@ -35,7 +35,7 @@ class S3 final : public Service {
     if (!is_region(region_)) region_ = "us-east-1";
   }
 
-  Result<RemoteSource> open() override {
+  Result<RemoteSource> open(std::string_view /*known*/) override {
     const auto lists = [this](RemoteSource& into, std::string_view prefix, std::string_view below) {
       return list(into, prefix, below);
     };

@@ -41,7 +41,10 @@ class Service {
   /// Which version it is, and its objects. Waits for answers. Errors: NotFound (no such source),
   /// Unsupported, Corrupt (an answer is not a listing), Io (no access, no server: what to do is in
   /// the text).
-  virtual Result<RemoteSource> open() = 0;
+  ///
+  /// `known`: the revision whose objects the caller knows ("": of none). Where the source is still
+  /// that, a service that can tell by one request leaves the objects out.
+  virtual Result<RemoteSource> open(std::string_view known) = 0;
 
   /// How a range of an object is asked for now; the caller sets `place` of the wanted range.
   /// nullopt: something is to be learned first, and another request that does so is under way: ask

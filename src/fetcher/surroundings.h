@@ -20,6 +20,12 @@ struct Surroundings {
   std::function<Result<std::string>(const std::string& path)> read_file;
   /// Seconds of Unix.
   std::function<std::int64_t()> now;
+  /// What the program prints that a profile of AWS names as its credential_process. Waits for it.
+  /// Errors: Io, InvalidArgument (credential_process.h).
+  std::function<Result<std::string>(const std::string& profile)> run_credential_process =
+      [](const std::string&) -> Result<std::string> {
+    return fail(ErrorCode::Unsupported, "no program can be started here");
+  };
 
   static Surroundings of_process();
 

@@ -44,7 +44,7 @@ class Web final : public Service {
         headers_(std::move(headers)),
         is_file_(is_file) {}
 
-  Result<RemoteSource> open() override {
+  Result<RemoteSource> open(std::string_view /*known*/) override {
     RemoteSource source{.pinned = location_};
     const std::string thing = location_.masked();
     if (!base_.path.ends_with('/')) {

@@ -26,8 +26,10 @@ struct MountOptions {
   bool stop_now = false;
   /// Where the files of the source are (canonical): links may have led anywhere.
   std::vector<std::filesystem::path> source_files;
-  /// After mounting, only files of paths_covering() and /dev/null can be opened for reading, where
-  /// the kernel can enforce that (sandbox.h).
+  /// Directories with files that the daemon itself makes, and reads again (a disk cache).
+  std::vector<std::filesystem::path> own_directories = {};
+  /// After mounting, only files of paths_covering(), of `own_directories`, and /dev/null can be
+  /// opened for reading, where the kernel can enforce that (sandbox.h).
   bool confined = false;
   /// Ends the process, by _exit(2) or a similar call, from any thread: the mount is gone, and a
   /// request has not ended in time.

@@ -307,7 +307,7 @@ struct FilterCloser {
 };
 
 /// False: the kernel has no seccomp. libseccomp returns a negative errno.
-Result<bool> filter_calls() {
+Result<bool> filter_calls(Renaming renaming) {
   constexpr std::uint32_t kRefuse = SCMP_ACT_ERRNO(ENOSYS);
   const auto failed = [](int result) { return system_failure(-result, "seccomp", "filter"); };
   const std::unique_ptr<void, FilterCloser> filter(::seccomp_init(kRefuse));
@@ -324,6 +324,11 @@ Result<bool> filter_calls() {
   // A call that this machine does not have is passed over by libseccomp.
   for (const int call : kAllowedCalls) {
     if (result == 0) result = ::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
+  }
+  if (renaming == Renaming::Yes) {
+    for (const int call : {SCMP_SYS(renameat), SCMP_SYS(renameat2)}) {
+      if (result == 0) result = ::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
+    }
   }
   for (const Conditional& each : conditional_calls()) {
     if (result != 0) break;
@@ -426,7 +431,8 @@ std::vector<stdfs::path> paths_covering(std::vector<stdfs::path> files) {
 
 #ifdef CKFS_UNCONFINED
 
-Result<Confinement> confine_writing(std::span<const stdfs::path> /*writable*/) {
+Result<Confinement> confine_writing(std::span<const stdfs::path> /*writable*/,
+                                    Renaming /*renaming*/) {
   return Confinement{};
 }
 Result<Confinement> confine_reading(std::span<const stdfs::path> /*readable*/) {
@@ -435,14 +441,14 @@ Result<Confinement> confine_reading(std::span<const stdfs::path> /*readable*/) {
 
 #else
 
-Result<Confinement> confine_writing(std::span<const stdfs::path> writable) {
+Result<Confinement> confine_writing(std::span<const stdfs::path> writable, Renaming renaming) {
   constexpr std::uint64_t kNetwork = 3;  // TCP: bind, connect
   constexpr std::uint64_t kScopes = 3;   // abstract sockets, signals
   std::vector<Allowed> allowed = {{kNull, LANDLOCK_ACCESS_FS_WRITE_FILE}};
   for (const stdfs::path& path : writable) allowed.push_back({path, kSpill});
   Confinement made;
   CKFS_TRY(made.landlock, restrict_files({kWrite, kNetwork, kScopes}, allowed));
-  CKFS_TRY(made.seccomp, filter_calls());
+  CKFS_TRY(made.seccomp, filter_calls(renaming));
   return made;
 }
 

@@ -40,6 +40,10 @@ struct Confinement {
   bool seccomp = false;
 };
 
+/// Whether files may be renamed, too: within a directory of those that are writable, as far as
+/// Landlock is there to see to it.
+enum class Renaming : bool { No, Yes };
+
 /// From here on: Landlock, as far as the kernel's version can: only regular files beneath
 /// `writable` (and /dev/null) can be made, changed or removed; no file can be executed; no TCP
 /// socket can be connected or bound; no process outside can be sent a signal. seccomp allows only
@@ -48,7 +52,8 @@ struct Confinement {
 /// no_new_privs, as drop_privileges() sets it; existing rings can do no harm (io/uring.h). Errors:
 /// NotFound, Io (a directory of `writable` cannot be opened; the kernel has these and refuses
 /// them).
-Result<Confinement> confine_writing(std::span<const std::filesystem::path> writable);
+Result<Confinement> confine_writing(std::span<const std::filesystem::path> writable,
+                                    Renaming renaming = Renaming::No);
 
 /// From here on, only files at and beneath `readable` (and /dev/null) can be opened for reading.
 /// Open files stay readable. Landlock alone: `seccomp` stays false. Requires: one thread, and

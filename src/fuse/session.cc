@@ -416,10 +416,13 @@ int run_loop(fuse_session* session) {
   return result;
 }
 
-/// Only the source can be read from here on. The threads of the loop are not started yet.
+/// Only the source and the daemon's own directories can be read from here on. The threads of the
+/// loop are not started yet.
 Result<void> confine(const MountOptions& options) {
   ::tzset();  // the log's times: its file is read now
-  CKFS_TRY_VOID(confine_reading(paths_covering(options.source_files)));
+  std::vector<stdfs::path> readable = paths_covering(options.source_files);
+  readable.insert(readable.end(), options.own_directories.begin(), options.own_directories.end());
+  CKFS_TRY_VOID(confine_reading(readable));
   return {};
 }
 

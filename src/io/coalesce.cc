@@ -58,8 +58,8 @@ class Builder {
     const std::uint64_t access_end = access.offset + access.size;
     return access.file == request.file && request.offset >= access_end &&
            request.offset - access_end <= options_.gap &&
-           (options_.joins_all || share_access(plan_.parts.back().iov_len,
-                                               request.offset - access_end, request.out.size())) &&
+           share_access(plan_.parts.back().iov_len, request.offset - access_end,
+                        request.out.size()) &&
            end - access.offset <= options_.max_access &&
            access.part_count + (request.offset > access_end ? 2 : 1) <= options_.max_parts;
   }

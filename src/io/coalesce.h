@@ -21,9 +21,6 @@ struct CoalesceOptions {
   std::uint64_t max_access = std::uint64_t{1} << 20;
   /// No access has more parts than this (the kernel's IOV_MAX). At least 1.
   std::size_t max_parts = 1024;
-  /// Requests are joined wherever `gap` allows it: an access costs more than share_access() knows
-  /// of, as one to another machine does.
-  bool joins_all = false;
 };
 
 /// Bytes [offset, offset + size) of `file`, scattered over parts [first_part, first_part +

@@ -12,9 +12,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ckfs/types.h>
 
 #include "base/byte_source.h"
 #include "io/fingerprint.h"
@@ -33,7 +36,8 @@ struct IoStatistics {
     std::uint64_t bytes = 0;
     std::uint64_t requests = 0;
   };
-  std::vector<File> files;  // by FileId
+  std::vector<File> files;                      // by FileId
+  std::optional<RemoteStatistics> remote = {};  // absent: there are no files of other machines
 };
 
 /// A line of a report on where files are.
@@ -55,6 +59,9 @@ class SourceFiles : public ByteSource {
   virtual std::vector<SourceFact> facts() const { return {}; }
   /// Bytes of memory that it may take for bytes on their way, in addition to the pool.
   virtual std::uint64_t own_memory() const { return 0; }
+  /// Directories in which it makes, reads and removes files of its own while it is used: a process
+  /// that confines itself must leave it these rights.
+  virtual std::vector<std::filesystem::path> own_directories() const { return {}; }
 
   /// Registers regular files (symbolic links are followed now, once), several at a time, and
   /// records their fingerprints. The number of the first is given, the others follow in order.

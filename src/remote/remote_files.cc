@@ -1,7 +1,11 @@
 // A request costs a round trip and a connection's attention, whatever its size, and thousands of
-// them may be under way at once: so a batch is planned as for a disk (io/coalesce.h), with wider
-// gaps and longer accesses, and all of its requests are asked at once. How many go to the server at
-// a time is the fetcher's business, which sees all batches.
+// them may be under way at once: so a batch is planned with wider gaps and longer requests than for
+// a disk, and all of its requests are asked at once. How many go to the server at a time is the
+// fetcher's business, which sees all batches.
+//
+// The cache is asked first, by the reader's thread, and gets what was fetched by a thread of its
+// own (keep_queue.h). It keeps whole cells, so requests for it begin and end where cells do: a
+// small read costs up to 128 KiB more, once.
 //
 // Opening reads small things at both ends of files, several times each (the length of a header, the
 // header; the end of a zip file, its directory). One request for a whole end takes no longer than
@@ -17,6 +21,7 @@
 #include "base/checked.h"
 #include "base/stop.h"
 #include "base/text.h"
+#include "cache/cached_listing.h"
 #include "fetch/location.h"
 
 namespace ckfs {
@@ -25,8 +30,8 @@ namespace {
 /// Bytes between two ranges that are read with them: so many take a small part of the time of a
 /// round trip.
 constexpr std::uint64_t kRemoteGap = std::uint64_t{64} << 10;
-/// A longer request is not faster, and a shorter one wastes the round trip.
-constexpr std::uint64_t kLongestRequest = std::uint64_t{8} << 20;
+/// A longer request is hardly faster, and a shorter one wastes the round trip.
+constexpr std::uint64_t kLongestRequest = std::uint64_t{16} << 20;
 /// Ends that are kept: more than threads that open files ever need at once.
 constexpr std::size_t kMostEnds = 256;
 
@@ -128,16 +133,25 @@ class RemoteFiles::Store final : public SourceStore {
 };
 
 RemoteFiles::RemoteFiles(std::unique_ptr<FetchClient> client, RemoteOptions options,
-                         std::unique_ptr<SourceFiles> local, std::filesystem::path hub_cache)
+                         RemoteCache cache, std::unique_ptr<SourceFiles> local,
+                         std::filesystem::path hub_cache)
     : client_(std::move(client)),
       options_(std::move(options)),
+      cache_(std::move(cache)),
+      // What waits to be written is missing for requests.
+      keeps_(cache_.blocks == nullptr || client_ == nullptr
+                 ? nullptr
+                 : std::make_unique<KeepQueue>(
+                       *cache_.blocks,
+                       cache_.fills ? std::nullopt : std::optional(client_->longest_read()))),
       local_(std::move(local)),
       hub_cache_(std::move(hub_cache)),
       store_(std::make_unique<Store>(*this)),
       parallel_(local_->parallel()),
       plan_options_{.gap = kRemoteGap,
-                    .max_access = std::min<std::uint64_t>(kLongestRequest, client_->longest_read()),
-                    .joins_all = true} {
+                    .longest = client_ == nullptr ? kLongestRequest
+                                                  : std::min<std::uint64_t>(
+                                                        kLongestRequest, client_->longest_read())} {
   // Its threads wait for servers from the first on.
   constexpr std::size_t kAtOnce = 32;
   parallel_.few = std::max(parallel_.few, std::min(parallel_.most, kAtOnce));
@@ -148,13 +162,42 @@ RemoteFiles::~RemoteFiles() = default;
 Result<std::filesystem::path> RemoteFiles::locate(const std::filesystem::path& written) {
   if (!is_location(written.native())) return local_->locate(written);
   CKFS_TRY(const SourceLocation location, parse_location(written.native()));
-  CKFS_TRY(FetchClient::Opened opened, client_->open(location, options_));
+  const BlockCache::Source* const place = cache_.place_of(location);
+  std::optional<RemoteSource> known;
+  if (place != nullptr) known = get_listing(*cache_.blocks, *place, location);
+  if (client_ == nullptr) {
+    if (!known) return local_->locate(written);
+    return add_source(0, *std::move(known), place);
+  }
+  // A commit is what it was.
+  if (known && location.service == RemoteService::Hub && known->pinned == location) {
+    CKFS_TRY(const std::uint32_t number, client_->attach(*known, options_));
+    return add_source(number, *std::move(known), place);
+  }
+  CKFS_TRY(FetchClient::Opened opened,
+           client_->open(location, options_, known ? &*known : nullptr));
   // The client numbers objects as it gave them, and they come sorted.
   if (!std::ranges::is_sorted(opened.source.objects, {}, &RemoteObject::name)) {
     return fail(ErrorCode::Corrupt, "{}: a listing that is not in order", location.masked());
   }
+  const bool is_kept = place != nullptr && opened.source.is_pinned;
+  if (is_kept && !(known && known->pinned == opened.source.pinned &&
+                   known->objects == opened.source.objects)) {
+    put_listing(*cache_.blocks, *place, location, opened.source);
+  }
+  return add_source(opened.number, std::move(opened.source), is_kept ? place : nullptr);
+}
+
+std::filesystem::path RemoteFiles::add_source(std::uint32_t number, RemoteSource source,
+                                              const BlockCache::Source* place) {
   const WriterLock lock(mutex_);
-  return sources_.emplace_back(opened.number, RemoteNames(std::move(opened.source))).names.path();
+  return sources_.emplace_back(number, RemoteNames(std::move(source)), place).names.path();
+}
+
+std::vector<std::filesystem::path> RemoteFiles::own_directories() const {
+  auto directories = local_->own_directories();
+  if (cache_.blocks != nullptr) directories.push_back(cache_.directory);
+  return directories;
 }
 
 std::vector<SourceFact> RemoteFiles::facts() const {
@@ -309,8 +352,8 @@ Result<RemoteFiles::End> RemoteFiles::end_of(const Source& source, std::size_t o
   const std::uint64_t length = std::min(size, kEnd);
   auto bytes = std::make_shared<std::vector<std::byte>>(length);
   if (length > 0) {
-    const std::uint64_t begin = tail ? size - length : 0;
-    CKFS_TRY_VOID(client_->read_now(source.number, object, {begin, begin + length}, *bytes));
+    CKFS_TRY_VOID(fetch({{.object_size = size, .offset = tail ? size - length : 0, .out = *bytes}},
+                        [&](std::uint64_t) { return Target{&source, object}; }));
   }
   const MutexLock lock(ends_mutex_);
   if (!is_opening_.load(std::memory_order_relaxed)) return bytes;
@@ -357,8 +400,9 @@ Result<bool> RemoteFiles::read_by_end(const ReadRequest& request) {
     CKFS_TRY_VOID(from(false));
     if (end <= kEnd) return true;
     // A long header whose length was read: the rest of it.
-    const ReadRequest rest{request.file, kEnd, request.out.subspan(kEnd - begin)};
-    CKFS_TRY_VOID(carry_out(coalesce(std::span(&rest, 1), plan_options_)));
+    CKFS_TRY_VOID(
+        fetch({{.object_size = size, .offset = kEnd, .out = request.out.subspan(kEnd - begin)}},
+              [&](std::uint64_t) { return Target{of.source, of.object, &of}; }));
     return true;
   }
   if (size - begin <= kEnd && request.out.size() <= kEnd) {
@@ -368,23 +412,74 @@ Result<bool> RemoteFiles::read_by_end(const ReadRequest& request) {
   return false;
 }
 
-Result<void> RemoteFiles::carry_out(const AccessPlan& plan) {
-  Answers answers(plan.accesses.size());
+void RemoteFiles::take_cached(std::vector<WantedRange>& wanted, const TargetOf& target_of) {
+  std::vector<WantedRange> rest;
+  for (const WantedRange& each : wanted) {
+    const Target of = target_of(each.object);
+    if (of.source->place == nullptr || each.out.empty()) {
+      rest.push_back(each);
+      continue;
+    }
+    const RemoteObject& object = of.source->names.source().objects[of.object];
+    for (const ByteRange missing :
+         cache_.blocks->get(*of.source->place, cache_object(object), each.offset, each.out)) {
+      rest.push_back({.object = each.object,
+                      .object_size = each.object_size,
+                      .offset = missing.begin,
+                      .out = each.out.subspan(missing.begin - each.offset, missing.size()),
+                      .unit = kCacheCell});
+    }
+  }
+  wanted = std::move(rest);
+}
+
+Result<void> RemoteFiles::fetch(std::vector<WantedRange> wanted, const TargetOf& target_of) {
+  if (cache_.blocks != nullptr) take_cached(wanted, target_of);
+  const FetchPlan plan = plan_fetches(std::move(wanted), plan_options_);
+  if (plan.fetches.empty()) return {};
+  return ask(plan, target_of);
+}
+
+Result<void> RemoteFiles::ask(const FetchPlan& plan, const TargetOf& target_of) {
+  const auto failed_at = [&](std::size_t fetch, Error error) -> Failure {
+    const Target of = target_of(plan.fetches[fetch].object);
+    return of.file == nullptr ? Failure(std::move(error)) : failed(*of.file, error);
+  };
+  if (client_ == nullptr) {
+    const ByteRange range = plan.fetches.front().range;
+    return failed_at(
+        0, Error(ErrorCode::Io, fmt::format("offline: the cache does not have its bytes {} to {} "
+                                            "(ckfs cache warm fetches what is missing)",
+                                            range.begin, range.end)));
+  }
+  Answers answers(plan.fetches.size());
   std::vector<std::uint64_t> asked;
-  asked.reserve(plan.accesses.size());
-  for (std::size_t i = 0; i < plan.accesses.size(); ++i) {
-    const PlannedAccess& access = plan.accesses[i];
-    File& of = file(access.file);
-    of.bytes.fetch_add(access.size, std::memory_order_relaxed);
-    of.requests.fetch_add(1, std::memory_order_relaxed);
+  asked.reserve(plan.fetches.size());
+  for (std::size_t i = 0; i < plan.fetches.size(); ++i) {
+    const PlannedFetch& fetch = plan.fetches[i];
+    const Target of = target_of(fetch.object);
+    if (of.file != nullptr) {
+      of.file->bytes.fetch_add(fetch.range.size(), std::memory_order_relaxed);
+      of.file->requests.fetch_add(1, std::memory_order_relaxed);
+    }
     try {
       asked.push_back(client_->read(
-          of.source->number, of.object, {access.offset, access.offset + access.size},
-          plan.parts_of(access),
-          [&answers, i](Result<void> result) { answers.done(std::move(result), i); }));
+          of.source->number, of.object, fetch.range, [&, of, i](Result<FetchedBytes> bytes) {
+            if (!bytes) return answers.done(Failure(std::move(bytes).error()), i);
+            const PlannedFetch& its = plan.fetches[i];
+            for (const FetchPart& part : plan.parts_of(its)) {
+              std::memcpy(part.out.data(), bytes->span().data() + (part.offset - its.range.begin),
+                          part.out.size());
+            }
+            if (of.source->place != nullptr) {
+              keeps_->add(*of.source->place, of.source->names.source().objects[of.object],
+                          its.range.begin, *std::move(bytes));
+            }
+            answers.done({}, i);
+          }));
     } catch (const std::bad_alloc&) {
       // Those that were asked write into the caller's buffers until they are answered.
-      for (std::size_t rest = i; rest < plan.accesses.size(); ++rest) {
+      for (std::size_t rest = i; rest < plan.fetches.size(); ++rest) {
         answers.done(Failure(Error(ErrorCode::OutOfMemory, "out of memory")), rest);
       }
       break;
@@ -393,9 +488,9 @@ Result<void> RemoteFiles::carry_out(const AccessPlan& plan) {
   answers.wait([&] {
     for (const std::uint64_t read : asked) client_->cancel(read);
   });
-  const auto error = answers.error();
+  auto error = answers.error();
   if (!error) return {};
-  return failed(file(plan.accesses[answers.failed()].file), *error);
+  return failed_at(answers.failed(), *std::move(error));
 }
 
 Result<void> RemoteFiles::read_remote(std::span<const ReadRequest> batch) {
@@ -409,7 +504,18 @@ Result<void> RemoteFiles::read_remote(std::span<const ReadRequest> batch) {
     CKFS_TRY(const bool is_read, read_by_end(batch[0]));
     if (is_read) return {};
   }
-  return carry_out(coalesce(batch, plan_options_));
+  std::vector<WantedRange> wanted;
+  wanted.reserve(batch.size());
+  for (const ReadRequest& request : batch) {
+    wanted.push_back({.object = request.file,
+                      .object_size = file(request.file).fingerprint.size,
+                      .offset = request.offset,
+                      .out = request.out});
+  }
+  return fetch(std::move(wanted), [this](std::uint64_t number) {
+    File& of = file(static_cast<FileId>(number));
+    return Target{of.source, of.object, &of};
+  });
 }
 
 Result<void> RemoteFiles::read(std::span<const ReadRequest> batch) {
@@ -467,6 +573,7 @@ void RemoteFiles::rest(const std::function<bool()>& still) {
     ends_.clear();
     end_order_.clear();
   }
+  if (keeps_ != nullptr && cache_.fills) keeps_->drain(still);
   local_->rest(still);
 }
 
@@ -542,12 +649,32 @@ std::size_t RemoteFiles::count() const {
 IoStatistics RemoteFiles::statistics() const {
   const IoStatistics local = local_->statistics();
   IoStatistics statistics;
-  const ReaderLock lock(mutex_);
-  for (const File& file : files_) {
-    statistics.files.push_back(
-        file.local ? local.files[*file.local]
-                   : IoStatistics::File{file.bytes.load(std::memory_order_relaxed),
-                                        file.requests.load(std::memory_order_relaxed)});
+  {
+    const ReaderLock lock(mutex_);
+    for (const File& file : files_) {
+      statistics.files.push_back(
+          file.local ? local.files[*file.local]
+                     : IoStatistics::File{file.bytes.load(std::memory_order_relaxed),
+                                          file.requests.load(std::memory_order_relaxed)});
+    }
+  }
+  RemoteStatistics& remote = statistics.remote.emplace();
+  if (client_ != nullptr) {
+    // A status is read also while a fetcher does not answer.
+    const FetchStats fetched = client_->stats(std::chrono::milliseconds(200));
+    remote.requests = fetched.requests;
+    remote.bytes = fetched.bytes;
+    remote.retries = fetched.retries;
+    remote.faults = fetched.faults;
+    remote.window = fetched.window;
+  }
+  if (cache_.blocks != nullptr) {
+    const CacheStatistics cached = cache_.blocks->statistics();
+    remote.cache_found = cached.found;
+    remote.cache_missed = cached.missed;
+    remote.cache_kept = cached.kept;
+    remote.cache_left_out = cached.refused + (keeps_ == nullptr ? 0 : keeps_->dropped());
+    remote.cache_evicted = cached.evicted;
   }
   return statistics;
 }

@@ -3,7 +3,8 @@
 // `--config DIR`, and large ones of the hub that its cache on this machine has already.
 //
 // What a file is was pinned when its source was listed: a commit, an ETag, a generation. The
-// fetcher gives bytes of that version or Stale, which stays so.
+// fetcher gives bytes of that version or Stale, which stays so. A disk cache may be in front of it:
+// it has bytes of that version, too, or none.
 #pragma once
 
 #include <atomic>
@@ -19,25 +20,31 @@
 
 #include "base/mutex.h"
 #include "fetch/client.h"
-#include "io/coalesce.h"
 #include "io/source_files.h"
+#include "remote/fetch_plan.h"
+#include "remote/keep_queue.h"
+#include "remote/remote_cache.h"
 #include "remote/remote_names.h"
 
 namespace ckfs {
 
 class RemoteFiles final : public SourceFiles {
  public:
-  /// `local`: of this machine. `hub_cache`: the directory of huggingface_hub's downloads; empty:
-  /// there is none.
-  RemoteFiles(std::unique_ptr<FetchClient> client, RemoteOptions options,
+  /// `client`: nullptr: no server is asked, and there is what the cache has. `local`: of this
+  /// machine. `hub_cache`: the directory of huggingface_hub's downloads; empty: there is none.
+  RemoteFiles(std::unique_ptr<FetchClient> client, RemoteOptions options, RemoteCache cache,
               std::unique_ptr<SourceFiles> local, std::filesystem::path hub_cache = {});
   ~RemoteFiles() override;
 
-  /// Lists the source at a location and pins what it has; a path of this machine stays as it is.
-  /// Errors: those of parse_location() and FetchClient::open().
+  /// Lists the source at a location and pins what it has, or takes what the cache has of that
+  /// version; a path of this machine stays as it is, and without a client a location whose listing
+  /// the cache does not have. Errors: those of parse_location() and FetchClient::open().
   Result<std::filesystem::path> locate(const std::filesystem::path& written) override;
   std::vector<SourceFact> facts() const override;
-  std::uint64_t own_memory() const override { return std::uint64_t{4} * client_->longest_read(); }
+  std::uint64_t own_memory() const override {
+    return client_ == nullptr ? 0 : std::uint64_t{4} * client_->longest_read();
+  }
+  std::vector<std::filesystem::path> own_directories() const override;
 
   using SourceFiles::add;
   /// Asks no server: all of a listing was seen. Errors: as of SourceFiles.
@@ -45,9 +52,10 @@ class RemoteFiles final : public SourceFiles {
   SourceStore& store() const override;
   const Parallel& parallel() const override { return parallel_; }
 
-  /// Near ranges become one request, long ones several; all of a batch are under way at once. While
-  /// a checkpoint is opened, the ends of files are kept: headers are read in several steps.
-  /// Errors: also those of FetchClient::read(); they begin with the file's name.
+  /// What the cache does not have: near ranges become one request, long ones several; all of a
+  /// batch are under way at once. While a checkpoint is opened, the ends of files are kept: headers
+  /// are read in several steps. Errors: also those of FetchClient::read(); they begin with the
+  /// file's name.
   Result<void> read(std::span<const ReadRequest> batch) override;
   Result<void> read_once(std::span<const ReadRequest> batch) override;
   std::optional<MappedBytes> map(const FileRange& range, std::uint64_t used) override;
@@ -83,6 +91,7 @@ class RemoteFiles final : public SourceFiles {
   struct Source {
     std::uint32_t number = 0;  // the client's
     RemoteNames names;
+    const BlockCache::Source* place = nullptr;  // in the cache; nullptr: it is not kept
   };
   /// Its place in memory is its own for good.
   struct File {
@@ -117,18 +126,32 @@ class RemoteFiles final : public SourceFiles {
   Result<bool> read_by_end(const ReadRequest& request);
   bool has_end(const EndKey& key);
   Result<End> end_of(const Source& source, std::size_t object, bool tail);
-  Result<void> carry_out(const AccessPlan& plan);
+  /// What the number of an object means, of wanted bytes.
+  struct Target {
+    const Source* source = nullptr;
+    std::size_t object = 0;
+    File* file = nullptr;  // which its errors name; nullptr: none
+  };
+  using TargetOf = std::function<Target(std::uint64_t number)>;
+  Result<void> fetch(std::vector<WantedRange> wanted, const TargetOf& target_of);
+  /// Fills what the cache has; the rest stays in `wanted`.
+  void take_cached(std::vector<WantedRange>& wanted, const TargetOf& target_of);
+  Result<void> ask(const FetchPlan& plan, const TargetOf& target_of);
+  std::filesystem::path add_source(std::uint32_t number, RemoteSource source,
+                                   const BlockCache::Source* place) CKFS_EXCLUDES(mutex_);
   Failure failed(File& file, const Error& error);
   static Failure stale(File& file);
   std::vector<std::byte> first_bytes(const std::filesystem::path& path, std::size_t count);
 
   const std::unique_ptr<FetchClient> client_;
   const RemoteOptions options_;
+  const RemoteCache cache_;
+  const std::unique_ptr<KeepQueue> keeps_;  // nullptr: there is no cache
   const std::unique_ptr<SourceFiles> local_;
   const std::filesystem::path hub_cache_;
   const std::unique_ptr<Store> store_;
   Parallel parallel_;
-  const CoalesceOptions plan_options_;
+  const FetchPlanOptions plan_options_;
   mutable SharedMutex mutex_;
   std::deque<Source> sources_ CKFS_GUARDED_BY(mutex_);      // elements stay where they are
   mutable std::deque<File> files_ CKFS_GUARDED_BY(mutex_);  // the same

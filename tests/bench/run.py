@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 
+import rows_far
 import rows_fsdp
 import rows_maxtext
 import rows_many
@@ -31,11 +32,11 @@ from harness import Bench
 # In the order in which they run.
 NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "gather", "bytes",
          "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed", "zero",
-         "fsdp", "ranks", "fleet", "split", "digest", "verify", "slow", "network", "decode", "chunks", "reshard",
-         "cold", "maxtext", "uncompressed", "maxtextmount", "orbaxmount", "dcpmount",
-         "restore", "save", "neededmaxtext")
-MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_fsdp, rows_many, rows_orbax, rows_source,
-           rows_maxtext)
+         "fsdp", "ranks", "fleet", "split", "digest", "verify", "slow", "network", "far", "farmount",
+         "farfaults", "decode", "chunks", "reshard", "cold", "maxtext", "uncompressed", "maxtextmount",
+         "orbaxmount", "dcpmount", "restore", "save", "neededmaxtext")
+MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_fsdp, rows_many, rows_orbax,
+           rows_source, rows_far, rows_maxtext)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES
                       if hasattr(module, "bench_" + name)) for name in NAMES}
 

@@ -20,7 +20,7 @@ from mounted_fs import CKFS, LIMIT, Checkpoint  # noqa: E402, F401
 
 DATA = ROOT / "tests/data/hf"
 VERBS = ["mount", "umount", "list", "inspect", "ls", "cat", "export", "digest", "verify", "doctor",
-         "stats", "completion", "help", "version"]
+         "stats", "cache", "completion", "help", "version"]
 ONE_LINE = re.compile(rb"\Ackfs: [^\n]+\n\Z")
 
 

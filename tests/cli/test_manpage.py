@@ -51,7 +51,7 @@ class ManPage(cli_support.TestCase):
         self.assertIn("--memory", common)
         few = {"--tag", "--key", "--item", "--step", "--config", "--recipe", "--family", "--log-level", "--log-file",
                "--endpoint-url", "--anonymous", "--requester-pays", "--header-file", "--connections",
-               "--timeout", "--offline"}
+               "--timeout", "--offline", "--cache-dir", "--cache-size"}
         takes = {
             "mount": common,
             "cat": common,
@@ -60,6 +60,7 @@ class ManPage(cli_support.TestCase):
             "verify": common,
             "doctor": common,
             "inspect": common,
+            "cache": common,
             "ls": few,
         }
         for verb in VERBS:
@@ -95,7 +96,8 @@ class ManPage(cli_support.TestCase):
                      "item": "=i", "step": "=3", "setuid": f"={getpass.getuser()}",
                      "spill": f"={self.directory}", "spill_size": "=1GiB",
                      "recipe": f"={recipe}", "family": "=gemma2", "connections": "=8", "timeout": "=60",
-                     "endpoint_url": "=http://127.0.0.1:9", "header_file": f"={recipe}"}.get(word, "")
+                     "endpoint_url": "=http://127.0.0.1:9", "header_file": f"={recipe}",
+                     "cache_dir": f"={self.directory}/cache", "cache_size": "=1GiB"}.get(word, "")
             self.fails(1, "absent", "mount", "absent/source", target, "-o", word + value)
 
 

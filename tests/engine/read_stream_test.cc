@@ -110,6 +110,25 @@ TEST_F(ReadStreamTest, OfAFarSourceNoMoreIsRiskedThanWasReadAndAFixedAmount) {
   }
 }
 
+TEST_F(ReadStreamTest, AFarSourceIsAskedInStepsAsLargeAsItLikesAndEarlyEnough) {
+  const SourceWish far{.ahead = 64_MiB, .far = true, .step = 16_MiB};
+  const auto stream = open({.whole = true});
+  std::uint64_t steps = 0, started = 0;
+  for (std::uint64_t read = 0; read < 300_MiB; read += 1_MiB) {
+    const auto advice = stream->advise({read, read + 1_MiB}, far);
+    if (read >= 140_MiB && !advice.start.empty()) {
+      ++steps;
+      started = advice.start.back().end;
+      EXPECT_GE(advice.start.size(), 15U);
+    }
+    // What is under way is never less than what is wanted ahead, but for one step.
+    if (read >= 180_MiB) EXPECT_GE(started, read + 1_MiB + 64_MiB - 17_MiB);
+    stream->answered({read, read + 1_MiB});
+  }
+  EXPECT_LE(steps, 11U);
+  EXPECT_GE(steps, 9U);
+}
+
 TEST_F(ReadStreamTest, ASourceThatStreamsIsAskedInLargeStepsAndNotHintedAt) {
   const SourceWish streams{.ahead = 64_MiB, .in_order = true};
   const auto stream = open();

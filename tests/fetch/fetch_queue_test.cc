@@ -64,9 +64,10 @@ struct Outcome {
   std::future<Result<std::string>> future = promise.get_future();
 
   FetchAnswered answered() {
-    return [this](Result<std::span<const std::byte>> result, const FetchMessage&) {
+    return [this](Result<FetchedBytes> result, const FetchMessage&) {
       if (!result) return promise.set_value(Failure(result.error()));
-      promise.set_value(std::string(reinterpret_cast<const char*>(result->data()), result->size()));
+      const std::span<const std::byte> bytes = result->span();
+      promise.set_value(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
     };
   }
   Result<std::string> get() { return future.get(); }
@@ -151,6 +152,28 @@ TEST(FetchQueue, HoldsRequestsBackUntilThereIsRoom) {
     EXPECT_EQ(outcomes[i].get().value(), std::to_string(i));
     if (i < 6) sent.push_back(fetcher.next());
   }
+}
+
+TEST(FetchQueue, LendsAPlaceUntilItsBytesAreDropped) {
+  PlayedFetcher fetcher(kLeastPlace);
+  fetcher.hello(1);
+  std::promise<FetchedBytes> promise;
+  fetcher.queue->ask(of_kind(FetchMessageKind::List), "", kLeastPlace,
+                     [&](Result<FetchedBytes> result, const FetchMessage&) {
+                       promise.set_value(std::move(result).value());
+                     });
+  fetcher.answer(fetcher.next(), "lent");
+  std::optional<FetchedBytes> lent = promise.get_future().get();
+  Outcome next;
+  fetcher.queue->ask(of_kind(FetchMessageKind::List), "second", kLeastPlace, next.answered());
+  EXPECT_EQ(fetcher.queue->free_memory(), 0);
+  EXPECT_EQ(lent->span().size(), 4);
+  EXPECT_EQ(std::memcmp(lent->span().data(), "lent", 4), 0);
+  lent.reset();
+  const FetchMessage second = fetcher.next();
+  EXPECT_EQ(fetcher.input(second), "second");
+  fetcher.answer(second, "fine");
+  EXPECT_EQ(next.get().value(), "fine");
 }
 
 TEST(FetchQueue, NeverWaitsForAFetcherThatWaitsForIt) {

@@ -32,12 +32,14 @@ RemoteObject object(std::string name) {
 TEST(FetchProtocol, GivesBackWhatWasPacked) {
   const AttachRequest request{parse_location("https://u:p@h/x?sig=1").value(),
                               {"http://127.0.0.1:9000", true, true, "/h"},
-                              true};
+                              true,
+                              "0123abc"};
   const AttachRequest again = unpack_attach(pack(request)).value();
   EXPECT_EQ(again.location, request.location);
   EXPECT_EQ(again.options.endpoint_url, request.options.endpoint_url);
   EXPECT_EQ(again.options.header_file, request.options.header_file);
   EXPECT_TRUE(again.options.anonymous && again.options.requester_pays && again.is_file);
+  EXPECT_EQ(again.known, "0123abc");
   const RemoteSource head = unpack_head(pack_head(example())).value();
   EXPECT_EQ(head.pinned, example().pinned);
   EXPECT_EQ(head.refused, example().refused);

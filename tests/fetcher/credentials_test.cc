@@ -207,11 +207,37 @@ TEST(AwsCredentials, OfAMachineComeByItsMetadataService) {
   EXPECT_EQ(machine.aws(), (AwsKeys{"EC2", "s", "t"}));
 }
 
-TEST(AwsCredentials, StartNoProgramAndSayWhatToDo) {
+TEST(AwsCredentials, OfAProgramAreAskedForByTheNameOfTheProfileAndRenewed) {
   CloudMachine machine;
-  machine.files["/home/u/.aws/config"] = "[default]\ncredential_process = /bin/secret-tool\n";
-  EXPECT_THAT(machine.aws_error(),
-              HasSubstr("eval \"$(aws configure export-credentials --profile default"));
+  machine.variables["AWS_PROFILE"] = "work";
+  machine.files["/home/u/.aws/config"] =
+      "[profile work]\ncredential_process = /bin/tool --for me\n";
+  std::vector<std::string> asked;
+  std::string output;
+  machine.here.run_credential_process = [&](const std::string& profile) -> Result<std::string> {
+    asked.push_back(profile);
+    return output;
+  };
+  const ServiceContext context{*machine.http, machine.here};
+  AwsCredentials credentials(context);
+  output = R"({"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "S", "SessionToken": "T",
+               "Expiration": "2001-09-09T02:46:40Z"})";
+  EXPECT_EQ(credentials.keys().value(), (AwsKeys{"A", "S", "T"}));
+  EXPECT_EQ(credentials.keys().value(), (AwsKeys{"A", "S", "T"}));
+  EXPECT_EQ(asked, std::vector<std::string>{"work"});
+  machine.now += 3400;  // they end in less than five minutes
+  output = R"({"Version": 1, "AccessKeyId": "B", "SecretAccessKey": "S2"})";
+  EXPECT_EQ(credentials.keys().value(), (AwsKeys{"B", "S2", ""}));
+  EXPECT_EQ(asked.size(), 2u);
+  for (const auto& [text, says] : {std::pair(R"({"Version": 2})", "not of \"Version\": 1"),
+                                   std::pair(R"({"Version": 1})", "no keys in it"),
+                                   std::pair("nonsense", "credential_process")}) {
+    output = text;
+    const auto keys = AwsCredentials(context).keys();
+    ASSERT_FALSE(keys);
+    EXPECT_THAT(keys.error().message(), HasSubstr(says));
+    EXPECT_THAT(keys.error().message(), HasSubstr("profile \"work\""));
+  }
 }
 
 constexpr std::string_view kToken = R"({"access_token":"ya29","expires_in":3600,"token_type":"B"})";

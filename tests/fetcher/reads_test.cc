@@ -45,7 +45,7 @@ ScriptedAnswer serve(const ScriptedRequest& request, std::string_view bytes,
 class OneUrl final : public Service {
  public:
   explicit OneUrl(std::string url) : url_(parse_url(url).value()) {}
-  Result<RemoteSource> open() override { return RemoteSource{}; }
+  Result<RemoteSource> open(std::string_view) override { return RemoteSource{}; }
   Result<std::optional<HttpRequest>> ask(const RemoteObject& object, ByteRange range) override {
     HttpRequest request{.url = url_, .headers = {}};
     request.wanted = RangeWanted{range, object.size, {{"etag", object.version}}};

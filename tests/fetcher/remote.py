@@ -72,12 +72,12 @@ class Servers:
         return self.control("/counts")
 
     def environment(self, **more):
-        """That of a process that knows nothing but the stand-ins."""
+        """That of a process that knows nothing but the stand-ins, and keeps nothing of them."""
         keep = {k: os.environ[k] for k in ("PATH", "LD_LIBRARY_PATH", "ASAN_OPTIONS") if
                 k in os.environ}
         return {**keep, "HOME": str(self.root), "HF_ENDPOINT": self.url("hub"),
                 "AWS_ENDPOINT_URL_S3": self.url("s3"), "STORAGE_EMULATOR_HOST": self.url("gcs"),
-                "AWS_EC2_METADATA_DISABLED": "true", **more}
+                "AWS_EC2_METADATA_DISABLED": "true", "CKFS_CACHE_SIZE": "0", **more}
 
     def locations(self):
         return {"hub": "hf://org/model", "s3": "s3://bucket/run/model",

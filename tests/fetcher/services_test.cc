@@ -118,7 +118,7 @@ TEST(S3, SaysWhatAnAnswerMeans) {
   EXPECT_THAT(read(machine, *s3, kObject).error().message(),
               HasSubstr("it is in an archive (restore it first)"));
   answer = s3_error(403, "AccessDenied");
-  EXPECT_THAT(s3->open().error().message(), HasSubstr("the keys may not list the bucket"));
+  EXPECT_THAT(s3->open("").error().message(), HasSubstr("the keys may not list the bucket"));
   answer = bytes_of_it({"ETag: \"other\""});
   EXPECT_EQ(read(machine, *s3, kObject).error().code(), ErrorCode::Stale);
 }
@@ -152,7 +152,7 @@ TEST(WebSource, FollowsRedirectsWithinBounds) {
   std::string to = "/a";
   ScriptedServer server([&](const ScriptedRequest&) { return reply(302, {"Location: " + to}); });
   Machine machine;
-  const auto error = [&] { return service(machine, server.url("/o"))->open().error().message(); };
+  const auto error = [&] { return service(machine, server.url("/o"))->open("").error().message(); };
   EXPECT_THAT(error(), HasSubstr("more than 5 redirects"));
   EXPECT_EQ(server.requests().size(), 6);
   to = "http://169.254.169.254/latest/meta-data/";
@@ -178,7 +178,7 @@ TEST(WebSource, SendsCredentialsToItsOwnOriginOnly) {
   std::string location = server.url("/o");
   location.insert(7, "me:hush@");
   const auto web = service(machine, location, {.header_file = "/headers"});
-  const auto source = web->open();
+  const auto source = web->open("");
   ASSERT_TRUE(source) << source.error().message();
   EXPECT_EQ(source->objects.at(0), (RemoteObject{.name = "o", .size = 9, .version = "etag:\"e\""}));
   EXPECT_EQ(read(machine, *web, source->objects[0]).value(), "data");
@@ -190,7 +190,7 @@ TEST(Hub, TellsGatedFromAbsentAndAsksNothingWhenOffline) {
   Machine machine;
   machine.variables["HF_ENDPOINT"] = server.url();
   machine.variables["HF_TOKEN"] = "hf_x";
-  const auto error = [&] { return service(machine, "hf://o/r")->open().error().message(); };
+  const auto error = [&] { return service(machine, "hf://o/r")->open("").error().message(); };
   answer = reply(403, {"X-Error-Code: GatedRepo"}, R"({"error":"Access restricted"})");
   EXPECT_THAT(error(), HasSubstr("the repository is gated: ask for access at " + server.url() +
                                  "/o/r (the token is sent"));

@@ -135,6 +135,25 @@ class Mounts(unittest.TestCase):
         self.assertEqual((target / "source/config.json").read_bytes(),
                          (CASE / "config.json").read_bytes())
 
+    def test_keys_come_from_a_program_of_a_profile(self):
+        told = self.work / "told"
+        tool = self.work / "tool"
+        tool.write_text(f"""#!/bin/sh
+echo "$1" >> {told}
+echo '{{"Version": 1, "AccessKeyId": "test", "SecretAccessKey": "hush"}}'
+""")
+        tool.chmod(0o755)
+        config = self.work / "config"
+        config.write_text(f"[profile work]\ncredential_process = {tool} 'for me'\n")
+        self.environment = {**self.servers.environment(), "AWS_PROFILE": "work",
+                            "AWS_CONFIG_FILE": str(config)}
+        target, _ = self.mount("s3://bucket/deepseek")
+        self.assertEqual((target / "source/config.json").read_bytes(),
+                         (CASE / "config.json").read_bytes())
+        self.assertEqual(told.read_text(), "for me\n")
+        config.write_text("[profile work]\ncredential_process = /nowhere/tool\n")
+        self.assertIn("/nowhere/tool", self.ckfs("inspect", "s3://bucket/deepseek", status=1))
+
     def test_a_fetcher_that_is_killed_is_started_again(self):
         target, _ = self.mount("gs://bucket/deepseek", "-o", "direct")
         shard = sorted((target / "bf16-safetensors").glob("*.safetensors"))[0]
@@ -142,6 +161,14 @@ class Mounts(unittest.TestCase):
         supervisor, worker = self.fetchers(target)
         os.kill(worker, signal.SIGKILL)
         self.assertEqual(shard.read_bytes(), expected)
+
+    def test_what_a_fetcher_logs_is_in_the_log_of_its_mount(self):
+        log = self.work / "log"
+        target, _ = self.mount("gs://bucket/deepseek", "--log-file", log, "-o", "direct")
+        os.kill(self.fetchers(target)[1], signal.SIGKILL)
+        shard = sorted((target / "bf16-safetensors").glob("*.safetensors"))[0]
+        self.assertTrue(shard.read_bytes())
+        self.assertRegex(log.read_text(), "ckfs-fetcher: killed by signal 9; it is started again")
 
     def test_what_is_changed_is_stale_for_good(self):
         target, _ = self.mount("s3://bucket/deepseek", "-o", "direct")

@@ -128,6 +128,28 @@ class Remote(unittest.TestCase):
         self.assertEqual(pinned["fingerprint"], moving["fingerprint"])
         self.assertEqual(pinned["mtime"], moving["mtime"])
 
+    def test_what_is_fetched_is_said_before_it_is(self):
+        found = {view["name"]: view.get("fetched_bytes") for view in
+                 json.loads(self.ckfs("inspect", "--json", "s3://bucket/deepseek"))["views"]}
+        case = DATA / CASES["deepseek"] / "source"
+        sizes = [path.stat().st_size for path in case.iterdir()]
+        self.assertEqual(found["source"], sum(sizes))
+        # Without headers, and with what its small files are made of.
+        tensors = 0
+        for shard in case.glob("*.safetensors"):
+            data = shard.read_bytes()
+            tensors += len(data) - 8 - struct.unpack("<Q", data[:8])[0]
+        self.assertGreaterEqual(found["bf16-safetensors"], tensors)
+        self.assertLess(found["bf16-safetensors"], tensors + 20_000)
+        self.assertRegex(self.ckfs("inspect", "s3://bucket/deepseek").decode(),
+                         "source .*\n    reading all of it fetches [0-9.]+ [KM]B\n")
+        self.assertNotIn("fetches", self.ckfs("inspect", case).decode())
+        words = ("digest", "s3://bucket/deepseek", "bf16-safetensors")
+        for more, says in ((["--progress", "plain"], True), (["--progress", "none"], False)):
+            done = subprocess.run([CKFS, *words, *more], env=self.environment, timeout=300,
+                                  capture_output=True, text=True, check=True)
+            self.assertEqual("to fetch for bf16-safetensors" in done.stderr, says)
+
     def test_opening_asks_for_each_header_once_and_for_no_tensor(self):
         self.ckfs("ls", "hf://org/deepseek")
         counts = self.servers.counts()

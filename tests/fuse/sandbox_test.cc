@@ -269,6 +269,30 @@ TEST_F(Sandbox, RefusesEachCallThatItDoesNotName) {
   EXPECT_EQ(said, "");
 }
 
+TEST_F(Sandbox, RenamesInItsOwnDirectoryAndNowhereElseWhereThatIsSaid) {
+  const std::string said = in_a_process([&] {
+    const std::filesystem::path own = top_ / "own";
+    std::filesystem::create_directory(own);
+    std::ofstream(own / "new") << "text";
+    const std::vector<std::filesystem::path> writable = {own};
+    if (const auto dropped = drop_privileges(); !dropped) return dropped.error().message();
+    const auto confined = confine_writing(writable, Renaming::Yes);
+    if (!confined) return confined.error().message();
+    std::string found;
+    if (::renameat(AT_FDCWD, (own / "new").c_str(), AT_FDCWD, (own / "old").c_str()) != 0) {
+      found += "not renamed\n";
+    }
+    const std::filesystem::path file = top_ / "source/file";
+    if (confined->landlock &&
+        (::renameat(AT_FDCWD, file.c_str(), AT_FDCWD, (top_ / "source/other").c_str()) == 0 ||
+         ::renameat(AT_FDCWD, (own / "old").c_str(), AT_FDCWD, file.c_str()) == 0)) {
+      found += "renamed elsewhere\n";
+    }
+    return found;
+  });
+  EXPECT_EQ(said, "");
+}
+
 TEST_F(Sandbox, MakesNoRingAndReadsByThoseThatThereAre) {
   const std::string said = in_a_process([&] {
     auto reader = make_uring_reader(4, {}, 2);

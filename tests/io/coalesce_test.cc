@@ -93,19 +93,6 @@ TEST(Coalesce, ReadsGapsOnlyBesideWhatIsLargeOrSmall) {
   EXPECT_FALSE(share_access(1 << 20, 2048, 2048));
 }
 
-TEST(Coalesce, JoinsAllThatIsNearWhereAnAccessCostsMore) {
-  Batch batch;
-  batch.add(0, 0, 100'000);
-  batch.add(0, 160'000, 1000);
-  batch.add(0, 226'001, 1000);
-  const CoalesceOptions options{.gap = 65'000, .max_access = 1 << 20, .joins_all = true};
-  const AccessPlan plan = coalesce(batch.requests(), options);
-  carry_out(plan, options);
-  expect_filled(batch);
-  EXPECT_EQ(places(plan),
-            (std::vector<std::pair<std::uint64_t, std::uint64_t>>{{0, 161'000}, {226'001, 1000}}));
-}
-
 TEST(Coalesce, KeepsFilesApart) {
   Batch batch;
   batch.add(1, 10, 10);

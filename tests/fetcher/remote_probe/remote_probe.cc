@@ -68,12 +68,13 @@ Result<void> copy(FetchClient& client, const FetchClient::Opened& opened, const 
   for (std::size_t i = 0; i < objects.size(); ++i) {
     for (std::uint64_t at = 0; at < objects[i].size; at += piece) {
       const ByteRange range{at, std::min(at + piece, objects[i].size)};
-      client.read(opened.number, i, range, std::span(contents[i]).subspan(at, range.size()),
-                  [&, i](const Result<void>& result) {
-                    const MutexLock lock(mutex);
-                    if (!result && !errors[i]) errors[i] = result.error();
-                    if (--left == 0) changed.notify_all();
-                  });
+      client.read(opened.number, i, range, [&, i, at](const Result<FetchedBytes>& result) {
+        if (result)
+          std::ranges::copy(result->span(), contents[i].begin() + static_cast<std::ptrdiff_t>(at));
+        const MutexLock lock(mutex);
+        if (!result && !errors[i]) errors[i] = result.error();
+        if (--left == 0) changed.notify_all();
+      });
     }
   }
   {
@@ -119,7 +120,7 @@ Result<void> run(const std::string& program, const std::string& location, const 
   }
   if (verb == "copy") CKFS_TRY_VOID(copy(*client, opened, options));
   if (number(options, "stats", 0) != 0) {
-    CKFS_TRY(const FetchStats stats, client->stats());
+    const FetchStats stats = client->stats(std::chrono::seconds(60));
     std::cout << nlohmann::json{{"requests", stats.requests},
                                 {"bytes", stats.bytes},
                                 {"wanted", stats.wanted},

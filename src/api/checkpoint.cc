@@ -161,6 +161,8 @@ std::string_view name(Exactness exactness) {
       return "exact";
     case Exactness::Lossy:
       return "lossy";
+    case Exactness::Quantized:
+      return "quantized";
   }
   return "";
 }

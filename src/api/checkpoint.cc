@@ -417,6 +417,10 @@ const std::string& View::name() const {
   return impl_->name;
 }
 
+const std::string& View::tool() const {
+  return impl_->definition->tool;
+}
+
 FileList View::files() const {
   return FileList(impl_->files);
 }

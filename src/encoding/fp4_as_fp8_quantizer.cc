@@ -1,6 +1,6 @@
 // miles, convert_mxfp4_to_fp8.py (radixark/miles#2717): the exponent of a block is its largest
 // scale less 6, so that the largest FP4 value, 6, becomes 384. Values far below that lose bits, and
-// the tool rounds them without a word; here they are an error, because the view promises that no
+// the tool rounds them silently; here they are an error, because the view promises that no
 // value changes.
 #include "encoding/fp4_as_fp8_quantizer.h"
 

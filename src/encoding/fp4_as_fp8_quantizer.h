@@ -11,7 +11,7 @@
 namespace ckfs {
 
 /// QuantizedForm::Fp4AsFp8. The second tensor has the scales in F8_E8M0. Errors: Unsupported: 128
-/// does not divide the shape, or it is no matrix; values that are not BF16.
+/// does not divide the shape, or it is not a matrix; values that are not BF16.
 Result<std::shared_ptr<const Quantizer>> make_fp4_as_fp8(DType from,
                                                          std::span<const std::int64_t> shape);
 

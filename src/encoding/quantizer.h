@@ -2,7 +2,7 @@
 // Encoding (encoding.h). The only code that knows which values make which bytes.
 //
 // A quantizer turns a matrix of values, in row-major order, into *outputs*, tensors of their own
-// beside each other in a file. What it computes at once is a *unit*: consecutive values that have
+// beside each other in a file. A *unit* is computed at once: consecutive values that have
 // consecutive bytes of an output to themselves. Sizes follow from the shape alone; no value is
 // needed for them.
 //

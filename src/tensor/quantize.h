@@ -26,7 +26,7 @@ enum class CodeKind : std::uint8_t {
   NF4,   // the number of midpoints of the nf4 table below the value; a NaN is 0
 };
 
-/// What is done to a value before it is a code.
+/// The operation on a value before it is a code.
 enum class CodeArithmetic : std::uint8_t {
   Product,          // value * scale
   Quotient,         // value / scale

@@ -57,6 +57,11 @@ std::string replace_all(std::string_view text, std::string_view what, std::strin
   return out;
 }
 
+/// Fused experts have three dimensions.
+std::string_view split_hint(std::size_t dimensions) {
+  return dimensions == 3 ? "add experts=linear, or " : "";
+}
+
 // slime: tools/convert_hf_to_fp8.py 624b824.
 
 /// A tensor is left if its name has one of these in it.
@@ -143,10 +148,11 @@ class Slime final : public QuantizingTool {
               "scale over it (its name has no \".weight\"); name it in ignore="};
     }
     if (dimensions != 2) {
-      return {ToolVerdict::Kind::Refuse,
-              fmt::format("slime takes it for a weight, but it has {} dimensions (not 2); name it "
-                          "in ignore=",
-                          dimensions)};
+      return {
+          ToolVerdict::Kind::Refuse,
+          fmt::format("slime takes it for a weight, but it has {} dimensions (not 2); {}name it "
+                      "in ignore=",
+                      dimensions, split_hint(dimensions))};
     }
     return {ToolVerdict::Kind::Quantize};
   }
@@ -374,8 +380,8 @@ class LlmCompressor final : public QuantizingTool {
     if (dimensions != 2) {
       return {ToolVerdict::Kind::Refuse,
               fmt::format("llm-compressor takes it for a weight, but it has {} dimensions (not 2); "
-                          "name its module in ignore=",
-                          dimensions)};
+                          "{}name its module in ignore=",
+                          dimensions, split_hint(dimensions))};
     }
     return {ToolVerdict::Kind::Quantize};
   }

@@ -91,6 +91,13 @@ bool has_form(const Catalog& catalog, std::string_view name, const Quantizer& qu
       storage.nbytes() != outputs[0].nbytes || storage.companions().empty()) {
     return false;
   }
+  // A table of 16 values may be that of fp4, too: the scheme knows.
+  const std::vector<QuantizedGroup>& groups = catalog.quantization_details().groups;
+  if (form == QuantizedForm::Nf4 && std::ranges::none_of(groups, [](const QuantizedGroup& group) {
+        return group.format.starts_with("nf4");
+      })) {
+    return false;
+  }
   const Storage& scale = catalog.storage(storage.companions()[0]);
   return scale.numel == checked_numel(outputs[1].shape);
 }

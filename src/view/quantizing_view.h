@@ -37,10 +37,11 @@ std::vector<Obstacle> quantizing_obstacles(const Catalog& catalog, const ViewRow
 /// Remarks for users of the view.
 std::vector<Note> quantizing_remarks(const Catalog& catalog, const ViewRow& row);
 
-/// Requires: hf_model_obstacles() of kPlainView is empty, or is_exact(); `spec` is normalized and of `row`.
-/// Tensors that prevent the view are added to `obstacles`, and then the result has no meaning.
-/// Errors: those of define_hf_model(); InvalidArgument (parameters that do not go together, a
-/// pattern that is not understood); Unsupported (experts in a layout that no recipe splits).
+/// Requires: hf_model_obstacles() of kPlainView is empty, or is_exact(); `spec` is normalized and
+/// of `row`. Tensors that prevent the view are added to `obstacles`, and then the result has no
+/// meaning. Errors: those of define_hf_model(); InvalidArgument (parameters that do not go
+/// together, a pattern that is not understood); Unsupported (experts in a layout that no recipe
+/// splits).
 Result<std::shared_ptr<Definition>> define_quantizing_view(std::shared_ptr<const Catalog> catalog,
                                                            const ViewRow& row, const ViewSpec& spec,
                                                            const Recipes& recipes,

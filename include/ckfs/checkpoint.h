@@ -260,6 +260,9 @@ class View {
   /// The canonical name, with keys sorted and defaults left out: "bf16-safetensors@max_shard=5GB".
   const std::string& name() const;
 
+  /// Whose bytes the quantized tensors are equal to: "slime 624b824 on CPU"; empty: there are none.
+  const std::string& tool() const;
+
   FileList files() const;
 
   /// The target tensors, in the order of their files' layout. Empty for `source`.

@@ -13,12 +13,13 @@ namespace ckfs {
 
 /// How the bytes of a target tensor relate to those of its source.
 enum class Exactness : std::uint8_t {
-  BitExact,  // moved unchanged, or equal to the bytes of the named reference tool (NaN bits apart)
-  Exact,     // every value is kept, in a wider or equal dtype
-  Lossy,     // values are rounded
+  BitExact,   // moved unchanged, or equal to the bytes of the named reference tool (NaN bits apart)
+  Exact,      // every value is kept, in a wider or equal dtype
+  Lossy,      // values are rounded
+  Quantized,  // made of codes and scales, as the named tool does on the CPU
 };
 
-/// "bit-exact", "exact", "lossy".
+/// "bit-exact", "exact", "lossy", "quantized".
 std::string_view name(Exactness exactness);
 
 /// Which way source files are read.

@@ -162,6 +162,8 @@ std::string_view name(Exactness exactness) {
       return "exact";
     case Exactness::Lossy:
       return "lossy";
+    case Exactness::Quantized:
+      return "quantized";
   }
   return "";
 }
@@ -460,6 +462,10 @@ std::optional<std::size_t> FileList::find(std::string_view path) const {
 
 const std::string& View::name() const {
   return impl_->name;
+}
+
+const std::string& View::tool() const {
+  return impl_->definition->tool;
 }
 
 FileList View::files() const {

@@ -124,6 +124,10 @@ DecodeCost decode_cost(const View::Impl& view, std::uint64_t memory, std::uint64
     const std::shared_ptr<const FileLayout> layout = view.files->layout(file);
     for (const Segment& segment : layout->segments) {
       if (segment.kind != Segment::Kind::Tensor) continue;
+      if (layout->quantized(segment.id)) {
+        for (const TensorExpr* expr : layout->sources(segment.id)) player.unit(expr->boxes());
+        continue;
+      }
       const TensorExpr& expr = layout->expr(segment.id);
       if (!needs_tiles(catalog, expr)) {
         player.unit(expr.boxes());

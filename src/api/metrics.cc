@@ -76,7 +76,7 @@ ReadKind kind_of_read(const FileLayout& layout, std::uint64_t offset) {
   }
   const Catalog& catalog = *layout.definition->catalog;
   const TensorExpr& expr = layout.expr(segment.id);
-  if (needs_tiles(catalog, expr)) return ReadKind::Gather;
+  if (needs_tiles(layout, segment.id)) return ReadKind::Gather;
   // One box speaks for all: padding aside, the storages of a tensor are of one kind.
   if (const auto whole = expr.whole()) {
     return is_move(catalog.storage(whole->storage), whole->program.get()) ? ReadKind::Copy

@@ -135,6 +135,7 @@ struct Label {
   Exactness exactness = Exactness::BitExact;
   std::string from, to;
   std::size_t tensors = 0;
+  std::string tool = {};  // Definition::tool
 };
 
 std::vector<Label> labels(const Checkpoint& checkpoint) {
@@ -147,7 +148,11 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
     std::map<std::tuple<Exactness, std::string, std::string>, std::size_t> counts;
     const auto count_all = [&](const Definition& one) {
       for (const ModelTensor& tensor : one.tensors) {
-        const auto id = one.catalog->find(tensor.name);
+        // Of a quantized weight its codes count.
+        const bool is_quantized = tensor.weight != ModelTensor::kNone;
+        if (is_quantized && tensor.output != 0) continue;
+        const auto id =
+            one.catalog->find(is_quantized ? one.weights[tensor.weight].name : tensor.name);
         if (!id) continue;
         const Storage& storage = one.catalog->storage(one.catalog->tensor(*id));
         ++counts[{tensor.exactness, storage.encoding->text(),
@@ -158,7 +163,8 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
     for (const DefinitionPart& part : (*definition)->parts) count_all(*part.definition);
     for (const auto& [key, count] : counts) {
       const auto& [exactness, from, to] = key;
-      result.push_back({view.name, exactness, from, to, count});
+      result.push_back({view.name, exactness, from, to, count,
+                        exactness == Exactness::Quantized ? (*definition)->tool : std::string()});
     }
   }
   return result;
@@ -336,6 +342,7 @@ std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) 
                               {"from", label.from},
                               {"to", label.to},
                               {"tensors", label.tensors}});
+    if (!label.tool.empty()) json["labels"].back()["quantized_as"] = label.tool;
   }
   return render(json);
 }
@@ -412,8 +419,9 @@ void add_views(const Checkpoint& checkpoint, InspectDetail detail, std::string& 
     }
     for (const Label& label : all_labels) {
       if (label.view != view.name) continue;
-      fmt::format_to(out, "    {:<9} {:>7}  {} -> {}\n", name(label.exactness), label.tensors,
-                     one_line(label.from), one_line(label.to));
+      fmt::format_to(out, "    {:<9} {:>7}  {} -> {}{}\n", name(label.exactness), label.tensors,
+                     one_line(label.from), one_line(label.to),
+                     label.tool.empty() ? "" : fmt::format(" (equal to {})", label.tool));
     }
     add_reasons(view.remarks, text);
   }
@@ -581,13 +589,14 @@ std::vector<std::string> source_paths(const View::Impl& view, std::size_t file) 
   for (const Segment& segment : layout.segments) {
     if (segment.kind == Segment::Kind::File) files.insert(segment.id);
     if (segment.kind != Segment::Kind::Tensor) continue;
-    const TensorExpr& expr = layout.expr(segment.id);
-    if (const auto whole = expr.whole()) {
-      add_storage(whole->storage);
-      continue;
-    }
-    for (const Box& box : expr.boxes()) {
-      if (!box.is_constant()) add_storage(box.source);
+    for (const TensorExpr* expr : layout.sources(segment.id)) {
+      if (const auto whole = expr->whole()) {
+        add_storage(whole->storage);
+        continue;
+      }
+      for (const Box& box : expr->boxes()) {
+        if (!box.is_constant()) add_storage(box.source);
+      }
     }
   }
   std::set<std::string> paths;
@@ -610,6 +619,13 @@ std::uint64_t memory_of(const Definition& definition) {
   for (const ModelTensor& tensor : definition.tensors) {
     bytes += kEachTensor + kEachBox * tensor.expr.box_list().size();
   }
+  for (const QuantizedTensor& weight : definition.weights) {
+    bytes += 2 * sizeof(QuantizedTensor) + kEachBox * weight.values.box_list().size();
+  }
+  for (const std::vector<std::uint32_t>& set : definition.sets) {
+    bytes += sizeof(set) + set.capacity() * sizeof(std::uint32_t) + 32;
+  }
+  for (const LeftTensor& left : definition.left) bytes += sizeof(left) + left.rule.capacity();
   for (const TextFile& text : definition.texts) bytes += text.text.size();
   for (const std::string& name : definition.names) bytes += sizeof(std::string) + name.capacity();
   return bytes;
@@ -626,7 +642,9 @@ Json view_files(const View& view) {
                      {"tensors", file.tensors},
                      {"sources", source_paths(view.impl(), i)}});
   }
-  return Json{{"name", view.name()}, {"files", std::move(files)}};
+  Json json{{"name", view.name()}, {"files", std::move(files)}};
+  if (!view.tool().empty()) json["quantized_as"] = view.tool();
+  return json;
 }
 
 }  // namespace
@@ -747,6 +765,11 @@ std::string human_size(std::uint64_t bytes) {
   // 999.5 and more would be printed with four digits.
   for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
   return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, kUnits[unit]);
+}
+
+std::string label_text(const View& view, Exactness exactness) {
+  if (exactness != Exactness::Quantized) return std::string(name(exactness));
+  return fmt::format("{} (equal to {})", name(exactness), view.tool());
 }
 
 }  // namespace ckfs

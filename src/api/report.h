@@ -112,4 +112,8 @@ std::string sources_of(const View& view, std::size_t file);
 /// "1.5 GB": three digits at most, decimal units.
 std::string human_size(std::uint64_t bytes);
 
+/// The label, and of quantized tensors whose bytes they are equal to: "quantized (equal to slime
+/// 624b824 on CPU)".
+std::string label_text(const View& view, Exactness exactness);
+
 }  // namespace ckfs

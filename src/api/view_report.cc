@@ -37,10 +37,21 @@ std::vector<std::vector<TensorId>> tensors_by_storage(const Catalog& catalog) {
   return tensors;
 }
 
-std::vector<StorageId> storages_of(const TensorExpr& expr) {
+/// The storages that a tensor of a view is made of, ascending.
+std::vector<StorageId> storages_of(const Definition& shown, const ModelTensor& tensor) {
   std::vector<StorageId> found;
-  for (const Box& box : expr.boxes()) {
-    if (!box.is_constant()) found.push_back(box.source);
+  const auto add = [&](const TensorExpr& expr) {
+    for (const Box& box : expr.boxes()) {
+      if (!box.is_constant()) found.push_back(box.source);
+    }
+  };
+  if (tensor.weight != ModelTensor::kNone) {
+    add(shown.weights[tensor.weight].values);
+    if (shown.weights[tensor.weight].beside) add(*shown.weights[tensor.weight].beside);
+  } else if (tensor.stored != ModelTensor::kNone) {
+    found.push_back(tensor.stored);
+  } else {
+    add(tensor.expr);
   }
   std::ranges::sort(found);
   const auto repeated = std::ranges::unique(found);
@@ -179,7 +190,7 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
       const std::vector<StorageId> own_storages =
           own ? storages_of(catalog.tensor(*own)) : std::vector<StorageId>();
       bool has_own = false;
-      for (const StorageId storage : storages_of(tensor.expr)) {
+      for (const StorageId storage : storages_of(shown, tensor)) {
         if (!storages_used[storage]) {
           for (const TensorId id : tensors[storage]) used[id] = true;
           storages_used[storage] = true;
@@ -204,6 +215,9 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
                                                       {"shape", tensor.expr.shape()}});
         if (chunk != chunks.end()) item["chunk"] = chunk->second;
         item["exactness"] = name(tensor.exactness);
+        if (tensor.weight != ModelTensor::kNone) {
+          item["form"] = shown.weights[tensor.weight].quantizer->text();
+        }
         item["sources"] = std::move(names);
         if (more > 0) item["more_sources"] = more;
         continue;
@@ -212,7 +226,7 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
           "{}: {} [{}]{}, {}\n{}", one_line(path(tensor.name)), name(tensor.expr.dtype()),
           fmt::join(tensor.expr.shape(), ", "),
           chunk == chunks.end() ? "" : fmt::format(" in [{}]", fmt::join(chunk->second, ", ")),
-          name(tensor.exactness), patterns.text("    "));
+          label_text(view, tensor.exactness), patterns.text("    "));
       if (more > 0) text += fmt::format("    and {} more\n", more);
     }
     // Files as they are have all tensors, and none by itself.
@@ -229,6 +243,16 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
     }
   };
   add(*definition, "");
+  // What a quantizing view leaves as it is, by the rule that does.
+  std::map<std::string_view, Patterns> as_they_are;
+  for (const LeftTensor& left : definition->left) {
+    if (format == ReportFormat::Json) {
+      json["as_they_are"].push_back({{"name", left.name}, {"rule", left.rule}});
+    } else {
+      as_they_are[left.rule].add(left.name);
+    }
+  }
+  if (!view.tool().empty() && format == ReportFormat::Json) json["quantized_as"] = view.tool();
   for (const DefinitionPart& part : definition->parts) add(*part.definition, part.directory);
   const Checkpoint::Impl& source = *view.impl().checkpoint;
   const std::uint64_t spill = source.chunks == nullptr ? 0 : source.chunks->spill_limit();
@@ -253,6 +277,10 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
   if (definition->packaging.container == ContainerKind::None) {
     text += fmt::format("{}: the files of the source as they are; no tensor is made\n",
                         view.impl().name);
+  }
+  if (!view.tool().empty()) text += fmt::format("quantized as {}\n", view.tool());
+  for (const auto& [rule, patterns] : as_they_are) {
+    text += fmt::format("left as they are: {}\n{}", one_line(rule), patterns.text("    "));
   }
   const std::string rest = left_out.text("    ");
   return text + (rest.empty() ? "" : "left out\n" + rest);

@@ -260,6 +260,7 @@ std::string digests_json(const Checkpoint& checkpoint, const View& view, std::st
   json["view"] = view.name();
   json["layout_version"] = kLayoutVersion;
   json["ckfs"] = version();
+  if (!view.tool().empty()) json["quantized_as"] = view.tool();
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const FileDigest& digest : digests) {
     const auto file = files.find(digest.path);

@@ -16,11 +16,27 @@ void FileLayout::finish() {
   cuts.clear();
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const ByteRange place = range(i);
-    if (segments[i].kind != Segment::Kind::Tensor || place.size() < kLargeTensor) continue;
+    if (segments[i].kind != Segment::Kind::Tensor) continue;
+    if (place.size() < kLargeTensor && !quantized(segments[i].id)) continue;
     if (cuts.empty() || cuts.back() != place.begin) cuts.push_back(place.begin);
     cuts.push_back(place.end);
   }
   cuts.shrink_to_fit();
+}
+
+std::optional<QuantizedPart> FileLayout::quantized(std::uint32_t id) const {
+  if (definition == nullptr || (!chunks.empty() && !chunks[id].quantized)) return std::nullopt;
+  const ModelTensor& made = definition->tensors[tensor(id)];
+  if (made.weight == ModelTensor::kNone) return std::nullopt;
+  return QuantizedPart{&definition->weights[made.weight], made.output};
+}
+
+std::vector<const TensorExpr*> FileLayout::sources(std::uint32_t id) const {
+  const std::optional<QuantizedPart> part = quantized(id);
+  if (!part) return {&expr(id)};
+  std::vector<const TensorExpr*> all{&part->weight->values};
+  if (part->weight->beside) all.push_back(part->weight->beside.get());
+  return all;
 }
 
 ByteRange FileLayout::tensor_at(std::uint64_t offset) const {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +47,16 @@ inline constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 struct Chunk {
   TensorExpr expr;
   std::uint32_t tensor = 0;  // number in Definition::tensors
+  /// Of a tensor that a quantizer makes: all of it.
+  bool quantized = false;
+};
+
+/// A tensor that a quantizer makes.
+struct QuantizedPart {
+  const QuantizedTensor* weight = nullptr;
+  std::size_t output = 0;
+
+  const QuantizedOutput& facts() const { return weight->quantizer->outputs()[output]; }
 };
 
 struct FileLayout {
@@ -63,7 +74,9 @@ struct FileLayout {
   /// alive what it needs.
   std::function<std::string(std::uint32_t literal)> render;
   std::size_t render_bytes = 0;  // memory that only render() keeps
-  /// Where tensors of kLargeTensor bytes and more begin and end; ascending, each once.
+  /// Where tensors of kLargeTensor bytes and more, and all that quantizers make, begin and end;
+  /// ascending, each once. What a quantizer makes may need a thousand times its bytes, so it is
+  /// read together with nothing else.
   std::vector<std::uint64_t> cuts;
 
   /// Computes what depends on the segments and the tensors alone, once for all reads. Requires: all
@@ -78,6 +91,11 @@ struct FileLayout {
   const TensorExpr& expr(std::uint32_t id) const {
     return chunks.empty() ? definition->tensors[id].expr : chunks[id].expr;
   }
+
+  /// The weight and output where a quantizer makes the tensor; nullopt: it is its expression.
+  std::optional<QuantizedPart> quantized(std::uint32_t id) const;
+  /// The expressions that the tensor is made of: its own, or those of the weight.
+  std::vector<const TensorExpr*> sources(std::uint32_t id) const;
 
   /// The bytes of segment `index`.
   ByteRange range(std::size_t index) const;

@@ -70,7 +70,14 @@ class SafetensorsContainer final : public ShardedContainer {
     for (const std::uint32_t id : ids(shard)) {
       const std::uint64_t bytes = tensor(id).expr.nbytes();
       // A tensor without elements has a place in the header, but none in the data.
-      if (bytes > 0) layout.segments.push_back({at, 0, id, Segment::Kind::Tensor});
+      if (bytes > 0 && tensor(id).stored == ModelTensor::kNone) {
+        layout.segments.push_back({at, 0, id, Segment::Kind::Tensor});
+      } else if (bytes > 0) {
+        for (const Extent& extent : definition().catalog->storage(tensor(id).stored).extents) {
+          layout.segments.push_back(
+              {at + extent.begin, extent.offset, extent.file, Segment::Kind::File});
+        }
+      }
       at += bytes;
     }
     layout.render = [self =

@@ -205,7 +205,8 @@ class Engine::Impl {
     return {.sequential = sequential,
             .once = once,
             .delivered = delivered,
-            .padded = (once || delivered) && turns_.crowded()};
+            .padded = (once || delivered) && turns_.crowded(),
+            .keep_scales = stream.options().whole};
   }
 
   static TileKey piece_key(const FileLayout& file, std::uint64_t begin) {

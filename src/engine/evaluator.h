@@ -37,6 +37,9 @@ struct Want {
   bool delivered = false;
   /// Long reads of pieces are padded (ReadRequest::padded).
   bool padded = false;
+  /// The whole file will be read, by a program that asks for codes before their scales: scales are
+  /// made with the codes and kept, and no value is read for them again.
+  bool keep_scales = false;
 };
 
 class Evaluator {
@@ -111,6 +114,17 @@ class Evaluator {
                              std::span<std::byte> out, Want want);
   Result<Tile> gathered(const FileLayout& file, std::uint32_t tensor, ByteRange bytes, Want want,
                         Patience patience);
+  /// What a quantizer makes.
+  Result<Tile> quantized(const FileLayout& file, std::uint32_t tensor, ByteRange bytes, Want want,
+                         Patience patience);
+  Result<float> maximum_of(const FileLayout& file, const QuantizedPart& part, Want want,
+                           Patience patience);
+  class ValueReads;
+  class Kept;
+  template <typename Use>
+  Result<std::vector<FileId>> each_slab(std::span<const ElementRange> slabs, std::size_t room,
+                                        std::span<std::byte> first, Use use);
+  std::uint64_t begin_of(const FileLayout& file, std::uint32_t tensor, ByteRange bytes) const;
   Result<std::vector<FileId>> gather_into(const GatherPlan& plan, std::span<std::byte> staging,
                                           std::span<std::byte> out, Want want);
   /// A plan and the memory for its bytes.

@@ -85,7 +85,7 @@ void plan_tensor(const FileLayout& layout, std::uint32_t tensor, ByteRange bytes
                  PlanParts& parts) {
   const Catalog& catalog = *layout.definition->catalog;
   const TensorExpr& expr = layout.expr(tensor);
-  if (needs_tiles(catalog, expr)) {
+  if (needs_tiles(layout, tensor)) {
     parts.push_back({{at, at + bytes.size()}, GatherPart{tensor, bytes.begin}});
     return;
   }
@@ -110,6 +110,10 @@ bool needs_tiles(const Catalog& catalog, const TensorExpr& expr) {
   }
   const std::optional<std::int64_t> run = expr.shortest_run();
   return run && bytes_of(expr.dtype(), *run) < kShortestRun;
+}
+
+bool needs_tiles(const FileLayout& file, std::uint32_t tensor) {
+  return file.quantized(tensor) || needs_tiles(*file.definition->catalog, file.expr(tensor));
 }
 
 RunReads reads_of(const Catalog& catalog, std::span<const ReadPlan> plans,

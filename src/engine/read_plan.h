@@ -38,7 +38,8 @@ struct DecodePart {
   std::uint64_t skip = 0;
 };
 
-/// Bytes [begin, ...) of a tensor whose boxes are strided: the engine computes them in tiles.
+/// Bytes [begin, ...) of a tensor whose boxes are strided, or that a quantizer makes: the engine
+/// computes them in tiles.
 struct GatherPart {
   std::uint32_t tensor = 0;  // as segments of the layout number it (FileLayout::expr())
   std::uint64_t begin = 0;   // byte in the tensor
@@ -86,5 +87,8 @@ inline constexpr std::uint64_t kShortestRun = 4096;
 /// the whole of a storage is packed along another dimension than its last, so that far rows share
 /// words. Known since the expression was made: no box is looked at.
 bool needs_tiles(const Catalog& catalog, const TensorExpr& expr);
+
+/// The same of a tensor of a file: also what a quantizer makes is computed in tiles.
+bool needs_tiles(const FileLayout& file, std::uint32_t tensor);
 
 }  // namespace ckfs

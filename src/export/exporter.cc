@@ -439,7 +439,8 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
 Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
                                  const OrderLimits& limits) {
   SourceOrder order = source_order(view, limits);
-  if (view.impl().checkpoint->chunks == nullptr) return order;
+  const bool quantizes = view.impl().checkpoint->chunks == nullptr;
+  if (order.empty() && quantizes) return order;
   if (order.empty()) {
     spdlog::info("{}: written in the order of its files: no chunk is needed in several places",
                  view.name());
@@ -457,10 +458,17 @@ Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
   if (!any_order && fault != ENOSPC && fault != EDQUOT) return Failure(any_order.error());
   if (any_order && !*any_order) {
     spdlog::info(
-        "{}: written in the order of its files, and chunks are decoded again and again: "
-        "{} takes the bytes of a file only one after another",
-        view.name(), out.name());
+        "{}: written in the order of its files, and {}: {} takes the bytes of a file only one "
+        "after "
+        "another",
+        view.name(), quantizes ? "weights are read twice" : "chunks are decoded again and again",
+        out.name());
     return SourceOrder();
+  }
+  if (quantizes) {
+    spdlog::info("{}: written in the order of its weights: codes with their scales, in {} steps",
+                 view.name(), order.steps.size());
+    return order;
   }
   std::uint64_t decoded = 0, most = 0;
   for (const SourceStep& step : order.steps) {

@@ -60,7 +60,9 @@ class OrderedWriter {
       while (done_ < left_.size() && left_[done_] == 0) ++done_;
     }
     if (!ended) return {};
-    view_.impl().checkpoint->chunks->forget(order_.steps[step].chunks);
+    if (view_.impl().checkpoint->chunks != nullptr) {
+      view_.impl().checkpoint->chunks->forget(order_.steps[step].chunks);
+    }
     return sync(hooks_.sync_step);
   }
 

@@ -31,7 +31,7 @@ struct OrderHooks {
 /// Writes all pieces. The decoded chunks of a step are dropped when it is done. Several steps may
 /// be under way, at most one for each thread. Several threads call the hooks at once. After an
 /// error, finished steps are still synced, unless the error was that of a sync. Errors: those of
-/// reading, writing and the hooks. Requires: a checkpoint with chunks.
+/// reading, writing and the hooks.
 Result<void> write_in_order(const View& view, const SourceOrder& order, const OrderHooks& hooks);
 
 /// Writes the bytes of a view's file that lie in `part`, from byte `from` of the file on, as

@@ -50,7 +50,6 @@ std::vector<FileId> chunks_of(const Catalog& catalog, const std::vector<Box>& bo
 /// into `most` pieces at most.
 void cut(const Catalog& catalog, const TensorExpr& expr, std::size_t file, ByteRange place,
          std::uint64_t least, std::size_t most, std::vector<Piece>& pieces) {
-  if (place.empty()) return;
   std::vector<FileId> all = chunks_of(catalog, expr.boxes());
   if (all.empty()) return;
   const bool tiled = needs_tiles(catalog, expr);
@@ -99,9 +98,21 @@ std::vector<Piece> pieces_of(const View::Impl& view, std::uint64_t least) {
     const FileLayout layout = view.files->lay_out(file);
     for (std::size_t i = 0; i < layout.segments.size(); ++i) {
       const Segment& segment = layout.segments[i];
-      if (segment.kind != Segment::Kind::Tensor) continue;
-      cut(*view.definition->catalog, layout.expr(segment.id), file, layout.range(i), least, most,
-          pieces);
+      if (segment.kind != Segment::Kind::Tensor || layout.range(i).empty()) continue;
+      if (!layout.quantized(segment.id)) {
+        cut(*view.definition->catalog, layout.expr(segment.id), file, layout.range(i), least, most,
+            pieces);
+        continue;
+      }
+      std::vector<FileId> chunks;
+      for (const TensorExpr* expr : layout.sources(segment.id)) {
+        const std::vector<FileId> more = chunks_of(*view.definition->catalog, expr->boxes());
+        chunks.insert(chunks.end(), more.begin(), more.end());
+      }
+      std::ranges::sort(chunks);
+      const auto repeated = std::ranges::unique(chunks);
+      chunks.erase(repeated.begin(), repeated.end());
+      pieces.push_back({{file, layout.range(i)}, std::move(chunks), true});
     }
   }
   // Rows of constants need no chunk.
@@ -180,10 +191,60 @@ std::uint64_t id_of(std::span<const SourceStep> steps) {
   return id;
 }
 
+/// Weights that are quantized, some at a time: their codes, then what was made with these and kept
+/// (Want::keep_scales). In the order of the files all scales would come first, and every value
+/// would be read twice.
+SourceOrder order_of_weights(const View::Impl& view, std::uint64_t step_bytes) {
+  const Definition& definition = *view.definition;
+  struct Place {
+    ExportStep step;
+    std::uint8_t output = 0;
+  };
+  std::vector<std::vector<Place>> places(definition.weights.size());
+  for (const std::size_t file : view.files->tensor_files()) {
+    const FileLayout layout = view.files->lay_out(file);
+    if (layout.definition.get() != &definition) continue;  // a part
+    for (std::size_t i = 0; i < layout.segments.size(); ++i) {
+      const Segment& segment = layout.segments[i];
+      if (segment.kind != Segment::Kind::Tensor) continue;
+      const ModelTensor& tensor = definition.tensors[layout.tensor(segment.id)];
+      if (tensor.weight == ModelTensor::kNone) continue;
+      const Quantizer& quantizer = *definition.weights[tensor.weight].quantizer;
+      if (quantizer.unit(tensor.output).elements == 0) continue;
+      places[tensor.weight].push_back({{file, layout.range(i)}, tensor.output});
+    }
+  }
+  SourceOrder order;
+  std::vector<Place> codes, others;
+  std::uint64_t bytes = 0;
+  const auto end_step = [&] {
+    if (codes.empty() && others.empty()) return;
+    SourceStep& step = order.steps.emplace_back();
+    for (const Place& place : codes) step.pieces.push_back(place.step);
+    for (const Place& place : others) step.pieces.push_back(place.step);
+    codes.clear();
+    others.clear();
+    bytes = 0;
+  };
+  for (std::vector<Place>& weight : places) {
+    for (Place& place : weight) {
+      bytes += place.step.range.size();
+      (place.output == 0 ? codes : others).push_back(place);
+    }
+    if (bytes >= step_bytes) end_step();
+  }
+  end_step();
+  order.id = id_of(order.steps);
+  return order;
+}
+
 }  // namespace
 
 SourceOrder source_order(const View& view, const OrderLimits& limits) {
   const ChunkTable& chunks = view.impl().definition->catalog->chunks();
+  if (chunks.empty() && !view.impl().definition->weights.empty()) {
+    return order_of_weights(view.impl(), limits.step);
+  }
   if (chunks.empty()) return {};
   const std::vector<Piece> pieces = pieces_of(view.impl(), limits.piece);
   std::vector<Group> groups = groups_of(chunks, pieces);
@@ -235,7 +296,9 @@ Result<std::shared_ptr<const FileLayout>> part_of(const FileLayout& whole, ByteR
         CKFS_TRY(expr, expr.slice(0, static_cast<std::int64_t>((here.begin - place.begin) / row),
                                   static_cast<std::int64_t>(here.size() / row)));
       }
-      part->chunks.push_back({std::move(expr), whole.tensor(segment.id)});
+      const bool quantized = whole.quantized(segment.id).has_value();
+      CKFS_CHECK(!quantized || here == place);
+      part->chunks.push_back({std::move(expr), whole.tensor(segment.id), quantized});
       segment.id = static_cast<std::uint32_t>(part->chunks.size() - 1);
     }
     part->segments.push_back(segment);

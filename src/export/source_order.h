@@ -12,6 +12,9 @@
 // share of it by itself: no two runs of its bytes would fill a page, and every step would write all
 // pages of the array again.
 //
+// A view that quantizes is written weight by weight, codes before scales, because the engine makes
+// both of one read of the values. In the files the scales of all weights come first.
+//
 // The order is a pure function of the view: not of the budget, of threads, or of the machine.
 #pragma once
 

@@ -55,7 +55,12 @@ FileCost cost_of(const Catalog& catalog, const FileLayout& layout) {
     const ByteRange range = layout.range(i);
     if (range.empty()) continue;
     CostSpan span{.cost = range.size()};
-    if (segment.kind == Segment::Kind::Tensor) span = cost_of(catalog, layout.expr(segment.id));
+    if (segment.kind == Segment::Kind::Tensor) {
+      span = {.cost = 0, .tiled = needs_tiles(layout, segment.id)};
+      for (const TensorExpr* expr : layout.sources(segment.id)) {
+        span.cost += cost_of(catalog, *expr).cost;
+      }
+    }
     span.end = range.end;
     file.spans.push_back(span);
   }

@@ -102,8 +102,24 @@ class DenseEditor {
     CKFS_TRY_VOID(edit_value(top));
     const std::vector<JsonMember> members = scanner_.children(top);
     if (without == WithoutDtype::Filled && std::ranges::none_of(members, is_dtype)) {
-      add_dtype(top, members);
+      add_member(top, members, "torch_dtype", fmt::format("\"{}\"", torch_dtype_));
     }
+    return apply();
+  }
+
+  std::string remove(std::string_view key) {
+    const JsonSpan top = scanner_.top();
+    remove_members(top, scanner_.children(top),
+                   [&](const JsonMember& member) { return is_key(member, key); });
+    return apply();
+  }
+
+  /// edit(), and the top level ends with the member `key`.
+  std::string edit_and_add(std::string_view key, std::string_view value) {
+    const JsonSpan top = scanner_.top();
+    const auto edited = edit_value(top);
+    CKFS_CHECK(edited.has_value());
+    add_member(top, scanner_.children(top), key, value);
     return apply();
   }
 
@@ -117,10 +133,11 @@ class DenseEditor {
   Result<void> edit_value(JsonSpan value) {
     const std::vector<JsonMember> members = scanner_.children(value);
     CKFS_TRY_VOID(check_once(members, file_name_));
-    remove_quantization(value, members);
+    remove_members(value, members, is_quantization);
     for (const JsonMember& member : members) {
       if (is_quantization(member)) continue;
-      if (is_dtype(member) && names_float_dtype(scanner_.of(member.value))) {
+      if (!torch_dtype_.empty() && is_dtype(member) &&
+          names_float_dtype(scanner_.of(member.value))) {
         edits_.push_back({member.value, fmt::format("\"{}\"", torch_dtype_)});
       } else {
         CKFS_TRY_VOID(edit_value(member.value));
@@ -130,8 +147,9 @@ class DenseEditor {
   }
 
   /// A member goes with the comma and the white space that set it apart from its neighbour.
-  void remove_quantization(JsonSpan object, const std::vector<JsonMember>& members) {
-    const auto first_kept = std::find_if_not(members.begin(), members.end(), is_quantization);
+  template <typename IsGone>
+  void remove_members(JsonSpan object, const std::vector<JsonMember>& members, IsGone is_gone) {
+    const auto first_kept = std::find_if_not(members.begin(), members.end(), is_gone);
     if (first_kept == members.end()) {
       if (!members.empty()) edits_.push_back({{object.begin + 1, object.end - 1}, ""});
       return;
@@ -140,15 +158,16 @@ class DenseEditor {
       edits_.push_back({{members.front().begin, first_kept->begin}, ""});
     }
     for (auto member = first_kept + 1; member < members.end(); ++member) {
-      if (is_quantization(*member)) {
+      if (is_gone(*member)) {
         edits_.push_back({{std::prev(member)->value.end, member->value.end}, ""});
       }
     }
   }
 
   /// Adds the key as the last member, set apart as the others are.
-  void add_dtype(JsonSpan object, const std::vector<JsonMember>& members) {
-    const std::string added = fmt::format(R"("torch_dtype": "{}")", torch_dtype_);
+  void add_member(JsonSpan object, const std::vector<JsonMember>& members, std::string_view key,
+                  std::string_view value) {
+    const std::string added = fmt::format(R"("{}": {})", key, value);
     const auto last_kept = std::find_if_not(members.rbegin(), members.rend(), is_quantization);
     if (last_kept == members.rend()) {
       // Nothing is left; the white space inside the braces stays.
@@ -269,6 +288,16 @@ Result<std::string> dense_config(std::string_view text, std::string_view torch_d
                                  std::string_view file_name, WithoutDtype without) {
   CKFS_TRY_VOID(validate_config(text, file_name));
   return DenseEditor(text, torch_dtype, file_name).edit(without);
+}
+
+std::string edit_without_member(std::string_view text, std::string_view key) {
+  return DenseEditor(text, "", "config.json").remove(key);
+}
+
+std::string edit_quantized_config(std::string_view text, std::string_view torch_dtype,
+                                  std::string_view quantization) {
+  return DenseEditor(text, torch_dtype, "config.json")
+      .edit_and_add("quantization_config", quantization);
 }
 
 std::string edit_dense_config(std::string_view text, std::string_view torch_dtype,

@@ -40,4 +40,15 @@ Result<std::string> dense_config(std::string_view text, std::string_view torch_d
 std::string edit_dense_config(std::string_view text, std::string_view torch_dtype,
                               WithoutDtype without = WithoutDtype::Filled);
 
+/// config.json of a checkpoint that is quantized: every `quantization_config` and
+/// `compression_config` is gone, and the top level ends with a "quantization_config" that is
+/// `quantization`, the text of a JSON value. Floats are `torch_dtype` as in dense_config(), unless
+/// that is empty: then they keep the names that they have. Requires: dense_config() accepted
+/// `text`.
+std::string edit_quantized_config(std::string_view text, std::string_view torch_dtype,
+                                  std::string_view quantization);
+
+/// The text without the members `key` of the top level. Requires: dense_config() accepted `text`.
+std::string edit_without_member(std::string_view text, std::string_view key);
+
 }  // namespace ckfs

@@ -305,7 +305,7 @@ class Filesystem::Impl {
     CKFS_TRY(const Location at, table_.find(inode));
     if (name == kViewName) return at.tree->view.name();
     if (name == kExactnessName) {
-      return std::string(ckfs::name(at.tree->view.files()[at.index].exactness));
+      return label_text(at.tree->view, at.tree->view.files()[at.index].exactness);
     }
     std::string paths = sources_of(at.tree->view, at.index);
     if (paths.size() > kMaxAttributeBytes) {

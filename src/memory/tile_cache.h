@@ -8,7 +8,7 @@
 // are not stored.
 //
 // Safe for concurrent use by several threads. compute() runs without locks. It may ask the same
-// cache only for entries that need no other entry (Kind::Kept).
+// cache only for entries that need no other entry (Kind::Kept, Maximum, Scales).
 #pragma once
 
 #include <cstdint>

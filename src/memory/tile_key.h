@@ -7,11 +7,13 @@
 namespace ckfs {
 
 struct TileKey {
-  enum class Kind : std::uint8_t { Piece, Tile, Literal, Kept };
-  std::uint64_t file = 0;  // serial number of the layout; of Kept: the source file's
+  enum class Kind : std::uint8_t { Piece, Tile, Literal, Kept, Maximum, Scales };
+  std::uint64_t file = 0;  // serial number of the layout; of Kept: the source file's; of Maximum
+                           // and Scales: of the definition
   Kind kind = Kind::Piece;
-  std::uint32_t part = 0;   // tensor or literal number; 0 for others
-  std::uint64_t index = 0;  // which tile; of Piece and Kept: the first byte
+  std::uint32_t part = 0;  // tensor, literal or set number; 0 for others
+  std::uint64_t index =
+      0;  // which tile; of Piece and Kept: the first byte; of Scales: see Evaluator
 
   auto operator<=>(const TileKey&) const = default;
 };

@@ -8,6 +8,7 @@
 
 #include "tensor/column_codes.h"
 #include "tensor/kernel.h"
+#include "tensor/quantize.h"
 
 namespace ckfs {
 
@@ -43,6 +44,11 @@ struct TransposeBand {
                  std::ptrdiff_t out_stride, std::int64_t rows) = nullptr;
 };
 
+namespace lanes {  // loops that a compiler makes vectors of; for any CPU
+QuantizeKernel quantize(DType from, CodeKind kind, CodeArithmetic arithmetic);
+MaximaKernel maxima(DType from);
+}  // namespace lanes
+
 #ifdef __x86_64__
 namespace avx2 {  // Requires: vectors() >= Vectors::Avx2
 CastKernel cast(DType from, DType to);
@@ -53,6 +59,8 @@ TransposeBand transpose_band(std::size_t element_bytes);
 ScaleIntegersKernel scale_integers(DType to);
 ScaleNibblesKernel scale_nibbles(DType to);
 UnpackKernel unpack();
+QuantizeKernel quantize(DType from, CodeKind kind, CodeArithmetic arithmetic);
+MaximaKernel maxima(DType from);
 }  // namespace avx2
 
 namespace avx512 {  // Requires: vectors() >= Vectors::Avx512
@@ -61,6 +69,8 @@ ScaleBlocksKernel scale_blocks(DType from, DType to);
 ScaleIntegersKernel scale_integers(DType to);
 ScaleNibblesKernel scale_nibbles(DType to);
 AffineKernel affine(CodeOrder order, DType scale, DType to);
+QuantizeKernel quantize(DType from, CodeKind kind, CodeArithmetic arithmetic);
+MaximaKernel maxima(DType from);
 }  // namespace avx512
 #endif
 

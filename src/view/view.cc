@@ -16,6 +16,7 @@
 #include "view/maxtext_tree.h"
 #include "view/megatron_view.h"
 #include "view/program_names.h"
+#include "view/quantizing_view.h"
 #include "view/recipes/recipe.h"
 #include "view/tree_view.h"
 #include "view/view_table.h"
@@ -88,13 +89,49 @@ constexpr std::array<ParameterRow, 4> kDcpParameters{{{"dtype", kCastDtypes, "bf
                                                       {"names", kDcpNames, "hf"},
                                                       {"unscaled", kUnscaled, ""}}};
 
-constexpr std::array<ViewRow, 11> kViews{{
+constexpr std::array<std::string_view, 2> kBlocks{"channel", "tensor"};
+constexpr std::array<std::string_view, 2> kScales{"f32", "ue8m0"};
+constexpr std::array<ParameterRow, 9> kFp8Parameters{
+    {{"block", kBlocks, "128x128", 0, ParameterForm::Block},
+     {"exact", kSwitch, "0"},
+     {"experts", kExperts, "source"},
+     {"ignore", {}, "", 0, ParameterForm::Modules},
+     {"max_shard", {}, ""},
+     {"maxtext", kMaxTextReleases, ""},
+     {"only", {}, "", 0, ParameterForm::Modules},
+     {"scale", kScales, "f32"},
+     {"unscaled", kUnscaled, ""}}};
+constexpr std::array<std::string_view, 1> kFuse{"experts"};
+constexpr std::uint64_t kMostGroup = 1 << 20;
+constexpr std::array<ParameterRow, 9> kCtParameters{{{"experts", kExperts, "source"},
+                                                     {"fuse", kFuse, ""},
+                                                     {"group", {}, "128", kMostGroup},
+                                                     {"ignore", {}, "", 0, ParameterForm::Modules},
+                                                     {"max_shard", {}, ""},
+                                                     {"maxtext", kMaxTextReleases, ""},
+                                                     {"only", {}, "", 0, ParameterForm::Modules},
+                                                     {"scheme", kCtSchemes, kCtSchemes[0]},
+                                                     {"unscaled", kUnscaled, ""}}};
+constexpr std::array<ParameterRow, 6> kNf4Parameters{{{"experts", kExperts, "source"},
+                                                      {"ignore", {}, "", 0, ParameterForm::Modules},
+                                                      {"max_shard", {}, ""},
+                                                      {"maxtext", kMaxTextReleases, ""},
+                                                      {"only", {}, "", 0, ParameterForm::Modules},
+                                                      {"unscaled", kUnscaled, ""}}};
+
+constexpr std::array<ViewRow, 14> kViews{{
     {"bf16-safetensors", "Hugging Face model directory, weights in BF16",
      ContainerKind::Safetensors, Placement::Mirrored, DType::BF16, kBf16Parameters},
     {"fp16-safetensors", "Hugging Face model directory, weights in F16", ContainerKind::Safetensors,
      Placement::Mirrored, DType::F16, kModelParameters},
     {"fp32-safetensors", "Hugging Face model directory, weights in F32", ContainerKind::Safetensors,
      Placement::Mirrored, DType::F32, kFp32Parameters},
+    {kFp8View, "weights quantized to FP8, as slime does", ContainerKind::Safetensors,
+     Placement::Mirrored, std::nullopt, kFp8Parameters, true},
+    {kCtView, "weights quantized to FP8, INT8 or 4 bits, as llm-compressor does",
+     ContainerKind::Safetensors, Placement::Mirrored, std::nullopt, kCtParameters, true},
+    {kNf4View, "weights quantized to nf4, as bitsandbytes does", ContainerKind::Safetensors,
+     Placement::Mirrored, std::nullopt, kNf4Parameters, true},
     {"safetensors", "tensors as they are stored, in safetensors files", ContainerKind::Safetensors,
      Placement::Split, std::nullopt, kStoredParameters},
     {"fp32-consolidated", "F32 weights in the files that zero_to_fp32 writes",
@@ -167,6 +204,17 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
   }
   if (row.name == kMegatronView) return define_megatron(std::move(catalog), spec, recipes);
   const bool maxtext = row.container == ContainerKind::Orbax;
+  if (row.quantizes) {
+    std::vector<Obstacle> found;
+    if (!is_exact(spec)) {
+      found = hf_model_obstacles(*catalog, *find_view_row(kPlainView), unscaled_of(spec));
+    }
+    if (found.empty()) {
+      auto made = define_quantizing_view(std::move(catalog), row, spec, recipes, found);
+      if (found.empty()) return made;
+    }
+    return unsupported(row, found);
+  }
   const std::vector<Obstacle> obstacles =
       maxtext ? catalog_obstacles(*catalog, unscaled_of(spec))
               : hf_model_obstacles(*catalog, row, unscaled_of(spec));
@@ -184,6 +232,11 @@ Result<std::shared_ptr<const Definition>> define_recipe(std::shared_ptr<const Ca
   const ViewRow& row = *find_view_row(from.view);
   if (row.container != ContainerKind::Safetensors) {
     return fail(ErrorCode::Unsupported, "{}: view {}: from {}, which has no tensors in safetensors",
+                recipe.rules.file, recipe.name, recipe.from);
+  }
+  if (row.quantizes) {
+    return fail(ErrorCode::Unsupported,
+                "{}: view {}: from {}, whose codes no rule may move (take bf16-safetensors)",
                 recipe.rules.file, recipe.name, recipe.from);
   }
   CKFS_TRY(std::shared_ptr<Definition> definition,
@@ -298,6 +351,19 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       summary.obstacles = view.obstacles;
       summary.definition = view.definition;
       summary.remarks = maxtext_notes;
+      continue;
+    }
+    if (row.quantizes) {
+      const ViewRow& plain = *find_view_row(kPlainView);
+      summary.obstacles = hf_model_obstacles(catalog, plain, Unscaled::Unsaid);
+      if (summary.obstacles.empty()) {
+        summary.obstacles = quantizing_obstacles(catalog, row, recipes);
+      }
+      if (is_maxtext_tree(catalog) && catalog.obstacles().empty()) {
+        std::ranges::copy(maxtext.unscanned.obstacles, std::back_inserter(summary.obstacles));
+      }
+      summary.remarks = hf_model_remarks(catalog, plain);
+      std::ranges::copy(quantizing_remarks(catalog, row), std::back_inserter(summary.remarks));
       continue;
     }
     summary.obstacles = hf_model_obstacles(catalog, row, Unscaled::Unsaid);

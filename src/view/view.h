@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "catalog/catalog.h"
+#include "encoding/quantizer.h"
 #include "expr/tensor_expr.h"
 
 namespace ckfs {
@@ -70,6 +71,7 @@ struct ModelTensor {
   TensorExpr expr;
   Exactness exactness = Exactness::BitExact;  // its label
   Role role = Role::Weight;
+  std::uint8_t output = 0;  // of a quantized weight: which of its quantizer's outputs
   /// Index of the tensor before it that it is another name of, of one dtype and shape, which is
   /// another name of none: containers that can do so give both the same bytes.
   std::uint32_t same_as = kNone;
@@ -77,6 +79,26 @@ struct ModelTensor {
   std::uint32_t shard = kNone;
   /// How the devices of the target's mesh share it: index in Definition::splits.
   std::uint32_t split = kNone;
+  /// The weight that it is an output of: index in Definition::weights. `expr` then only has its
+  /// dtype and shape.
+  std::uint32_t weight = kNone;
+  /// The storage whose bytes it is, undecoded, in its dtype and shape; `expr` only has these.
+  StorageId stored = kNone;
+};
+
+/// A weight that a view quantizes.
+struct QuantizedTensor {
+  std::string_view name;                       // as ModelTensor::name; for messages
+  TensorExpr values;                           // of the plain view
+  std::shared_ptr<const TensorExpr> beside;    // Quantizer::values_each(); else nullptr
+  std::shared_ptr<const Quantizer> quantizer;  // many weights share one
+  std::uint32_t set = ModelTensor::kNone;      // index in Definition::sets
+};
+
+/// A tensor that a quantizing view shows as it is, and why.
+struct LeftTensor {
+  std::string_view name;
+  std::string rule;  // "re:.*lm_head$"
 };
 
 /// How exact a stored tensor is when it is decoded and cast to `to`: the least exact of its
@@ -158,6 +180,15 @@ struct Definition {
   std::list<std::string> names;        // of tensors that the catalog does not name
   std::shared_ptr<const void> lender;  // the same: what the view was made of
   std::vector<ModelTensor> tensors;
+  /// The weights that it quantizes, and the sets of them that share a largest value. Quantizing
+  /// views only.
+  std::vector<QuantizedTensor> weights;
+  std::vector<std::vector<std::uint32_t>> sets;
+  std::vector<LeftTensor> left;
+  /// Whose bytes the quantized tensors are equal to: "slime 624b824 on CPU".
+  std::string tool;
+  /// Names the sets in caches of this process.
+  std::uint64_t serial = 0;
   /// Into how many equal parts each dimension of a tensor is cut; many tensors share a list. No
   /// part of what a container stores apart (a chunk) crosses such a border.
   std::vector<std::vector<std::int64_t>> splits;

@@ -2,6 +2,7 @@
 // defining all read the same rows.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,6 +13,13 @@
 
 namespace ckfs {
 
+/// Values other than a list of words.
+enum class ParameterForm : std::uint8_t {
+  Usual,    // as ParameterRow's other members say
+  Block,    // ROWSxCOLUMNS, or one of the choices
+  Modules,  // names of modules, or re: and a pattern of Python, separated by ';'
+};
+
 /// A parameter of a view. Its values are one of `choices`, or sizes where there are none, or whole
 /// numbers from 1 where there is a greatest one.
 struct ParameterRow {
@@ -20,8 +28,9 @@ struct ParameterRow {
   /// Left out of canonical names; empty: absence has a meaning of its own.
   std::string_view default_value;
   std::uint64_t greatest = 0;
+  ParameterForm form = ParameterForm::Usual;
 
-  bool is_size() const { return choices.empty() && greatest == 0; }
+  bool is_size() const { return choices.empty() && greatest == 0 && form == ParameterForm::Usual; }
 };
 
 struct ViewRow {
@@ -34,6 +43,8 @@ struct ViewRow {
   /// Of cast tensors; nullopt: none is cast, but as the parameter `dtype` says.
   std::optional<DType> dtype;
   std::span<const ParameterRow> parameters;
+  /// Weights are quantized (quantizing_view.h).
+  bool quantizes = false;
 };
 
 /// In the order of the docs.
@@ -45,6 +56,9 @@ const ViewRow& recipe_view_row(ContainerKind container);
 /// The value of the parameter; `otherwise` if it is left out.
 std::string_view parameter_of(const ViewSpec& spec, std::string_view key,
                               std::string_view otherwise);
+
+/// A block as ParameterForm::Block spells it, "128x128"; nullopt: no such spelling.
+std::optional<std::array<std::int64_t, 2>> parse_block(std::string_view text);
 
 /// The dtype that `dtype` chooses: "bf16", "fp16", "fp32"; nullopt: that of the source.
 std::optional<DType> dtype_named(std::string_view name);

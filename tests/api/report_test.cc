@@ -165,8 +165,9 @@ TEST(ViewReport, FilesAsTheyAreLeaveNothingOut) {
 TEST(ListReport, ListsViewsAtTheRoot) {
   const auto text = list_report(deepseek(), "", ListDetail::Names, ReportFormat::Text);
   EXPECT_EQ(text,
-            "bf16-safetensors/\nfp16-safetensors/\nfp32-safetensors/\nfp32-consolidated/\n"
-            "maxtext-unscanned/\nmaxtext-scanned/\nmegatron-torch-dist/\ndcp/\nsource/\n");
+            "bf16-safetensors/\nfp16-safetensors/\nfp32-safetensors/\nct-safetensors/\n"
+            "nf4-safetensors/\nfp32-consolidated/\nmaxtext-unscanned/\nmaxtext-scanned/\n"
+            "megatron-torch-dist/\ndcp/\nsource/\n");
 }
 
 TEST(ListReport, ListsAViewWithSizesAndExactness) {

@@ -43,10 +43,13 @@ TEST(Formats, EveryParameterOfEveryViewIsInItsRow) {
     }
     ASSERT_NE(row, "") << view.name;
     for (const ParameterRow& parameter : view.parameters) {
-      const std::string values = parameter.is_size() ? "SIZE"
+      const bool block = parameter.form == ParameterForm::Block;
+      const std::string values = parameter.is_size()                        ? "SIZE"
+                                 : parameter.form == ParameterForm::Modules ? "MODULES"
                                  : parameter.greatest > 0
                                      ? "N"
-                                     : fmt::format("{}", fmt::join(parameter.choices, "\\|"));
+                                     : fmt::format("{}{}", block ? "ROWSxCOLUMNS\\|" : "",
+                                                   fmt::join(parameter.choices, "\\|"));
       EXPECT_NE(row.find(fmt::format("`{}={}`", parameter.key, values)), std::string::npos)
           << view.name << ": " << parameter.key << "=" << values;
     }
@@ -58,10 +61,13 @@ TEST(Manual, DescribesEveryParameterAndItsViews) {
   for (const ViewRow& view : view_table()) {
     for (const ParameterRow& parameter : view.parameters) {
       SCOPED_TRACE(parameter.key);
-      const std::string values = parameter.is_size() ? "***SIZE*"
+      const bool block = parameter.form == ParameterForm::Block;
+      const std::string values = parameter.is_size()                        ? "***SIZE*"
+                                 : parameter.form == ParameterForm::Modules ? "***MODULES*"
                                  : parameter.greatest > 0
                                      ? "***N*"
-                                     : fmt::format("{}**", fmt::join(parameter.choices, "**|**"));
+                                     : fmt::format("{}{}**", block ? "ROWSxCOLUMNS**|**" : "",
+                                                   fmt::join(parameter.choices, "**|**"));
       const std::string head = fmt::format("**{}={}", parameter.key, values);
       EXPECT_EQ(line_with(document, "**" + std::string(parameter.key) + "="), head);
       const std::size_t at = document.find(head);

@@ -170,7 +170,7 @@ TEST(MalformedCorpus, ReachesEveryErrorTextOfTheParsers) {
       "{}: no memory for its header",  // the machine's memory, not the file
       "{}: more than {} files",        // a hundred thousand files; by hand
       "{}: {} bytes (limit {})",       // an index of 256 MiB; config/long has this text
-      // Modules are needed for these: module_pattern_test.cc.
+      // Modules are needed for these: tests/format/module_pattern_test.cc.
       "{}: its targets need more than {} steps for the modules here (with those of other folders)",
       "{}: {} bytes of patterns (limit {})",
       // Only strides of 0 make so many of a file: torch_broken_test.cc.

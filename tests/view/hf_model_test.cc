@@ -16,7 +16,7 @@ using testing::IsEmpty;
 std::vector<std::string> tensors(const Definition& definition) {
   std::vector<std::string> lines;
   for (const ModelTensor& tensor : definition.tensors) {
-    constexpr std::array kLabels{"bit-exact", "exact", "lossy"};
+    constexpr std::array kLabels{"bit-exact", "exact", "lossy", "quantized"};
     lines.push_back(fmt::format("{}: {} {}", tensor.name, name(tensor.expr.dtype()),
                                 kLabels[static_cast<std::size_t>(tensor.exactness)]));
   }

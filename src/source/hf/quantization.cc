@@ -20,7 +20,7 @@
 #include "base/name_hash.h"
 #include "base/text.h"
 #include "format/json_tree.h"
-#include "source/hf/module_pattern.h"
+#include "format/module_pattern.h"
 #include "source/hf/scale_names.h"
 #include "source/hf/scheme.h"
 #include "tensor/shape.h"

@@ -1,7 +1,7 @@
 // std::regex would do for honest patterns, but it recurses for every character of a name and takes
 // exponential time for some patterns, and both come from a file. So: a small backtracking matcher
 // that counts its steps.
-#include "source/hf/module_pattern.h"
+#include "format/module_pattern.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "source/hf/module_pattern.h"
+#include "format/module_pattern.h"
 
 #include <ctime>
 #include <gmock/gmock.h>

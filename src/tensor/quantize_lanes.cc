@@ -1,0 +1,11 @@
+// The kernels that make codes (quantize_lanes.h) for any CPU.
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/kernel_sets.h"
+#include "tensor/quantize.h"
+#include "tensor/quantize_elements.h"
+#include "tensor/select.h"
+
+#define CKFS_LANES lanes
+#include "tensor/quantize_lanes.h"

@@ -1,0 +1,230 @@
+#include "tensor/quantize.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <gtest/gtest.h>
+#include <limits>
+#include <vector>
+
+namespace ckfs {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+template <typename T>
+std::vector<std::byte> bytes_of_all(const std::vector<T>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+/// The codes of F32 values with one scale.
+std::vector<std::uint8_t> codes(CodeKind kind, CodeArithmetic arithmetic,
+                                const std::vector<float>& values, float scale = 1, float zero = 0,
+                                KernelSet set = KernelSet::Reference) {
+  const std::vector<std::byte> in = bytes_of_all(values);
+  std::vector<std::uint8_t> out(values.size());
+  const QuantizeKernel kernel = find_quantize(DType::F32, kind, arithmetic, set);
+  kernel(in.data(), {&scale, &zero, 0, values.size()}, reinterpret_cast<std::byte*>(out.data()),
+         values.size());
+  return out;
+}
+
+/// The positive values of a format of small floats, by code.
+std::vector<float> small_floats(int exponent_bits, int mantissa_bits, int bias, int count) {
+  std::vector<float> values;
+  for (int code = 0; code < count; ++code) {
+    const int exponent = code >> mantissa_bits & ((1 << exponent_bits) - 1);
+    const int mantissa = code & ((1 << mantissa_bits) - 1);
+    const double fraction = static_cast<double>(mantissa) / (1 << mantissa_bits);
+    values.push_back(static_cast<float>(exponent == 0
+                                            ? fraction * std::exp2(1 - bias)
+                                            : (1 + fraction) * std::exp2(exponent - bias)));
+  }
+  return values;
+}
+
+/// All borders between neighbours and one step to either side, the values, and what lies beyond.
+std::vector<float> borders_of(const std::vector<float>& table) {
+  std::vector<float> values{0.0F, 1e-45F, 1e-30F, 3e38F, kInfinity};
+  const auto add = [&](float value) {
+    values.push_back(std::nextafter(value, -kInfinity));
+    values.push_back(value);
+    values.push_back(std::nextafter(value, kInfinity));
+  };
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    add(table[i]);
+    if (i + 1 < table.size()) add((table[i] + table[i + 1]) / 2);
+  }
+  const std::size_t positive = values.size();
+  for (std::size_t i = 0; i < positive; ++i) values.push_back(-values[i]);
+  return values;
+}
+
+/// The code of the nearest value of the table, of two as near the even one.
+int nearest(const std::vector<float>& table, float value) {
+  const double magnitude = std::min<double>(std::fabs(value), table.back());
+  int best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (int code = 0; code < static_cast<int>(table.size()); ++code) {
+    const double distance = std::fabs(static_cast<double>(table[code]) - magnitude);
+    if (distance < least || (distance == least && code % 2 == 0)) {
+      best = code;
+      least = distance;
+    }
+  }
+  return best;
+}
+
+TEST(Quantize, GivesTheNearestE4M3AndKeepsTheSignOfZero) {
+  const std::vector<float> table = small_floats(4, 3, 7, 127);
+  ASSERT_EQ(448.0F, table.back());
+  const std::vector<float> values = borders_of(table);
+  const std::vector<std::uint8_t> got = codes(CodeKind::E4M3, CodeArithmetic::Quotient, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(nearest(table, values[i]) + (std::signbit(values[i]) ? 128 : 0), got[i]) << values[i];
+  }
+  EXPECT_EQ(0x7f, codes(CodeKind::E4M3, CodeArithmetic::Quotient, {kNan})[0]);
+  EXPECT_EQ(0x7f, e4m3_code(-kNan));
+}
+
+TEST(Quantize, GivesTheNearestE2M1AndNegativeZeroOnlyToNegativeValues) {
+  const std::vector<float> table = small_floats(2, 1, 1, 8);
+  ASSERT_EQ(6.0F, table.back());
+  const std::vector<float> values = borders_of(table);
+  const std::vector<std::uint8_t> got = codes(CodeKind::E2M1, CodeArithmetic::Quotient, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(nearest(table, values[i]) + (values[i] < 0 ? 8 : 0), got[i]) << values[i];
+  }
+  EXPECT_EQ(0, codes(CodeKind::E2M1, CodeArithmetic::Quotient, {kNan})[0]);
+}
+
+TEST(Quantize, RoundsToWholeNumbersWithTiesToEven) {
+  using enum CodeArithmetic;
+  const std::vector<float> values{0.5F,   1.5F,      -0.5F, -1.5F,   126.5F, 127.49F,
+                                  127.5F, kInfinity, -1e9F, -128.5F, kNan};
+  const std::vector<int> want{0, 2, 0, -2, 126, 127, 127, 127, -128, -128, 0};
+  const std::vector<std::uint8_t> got = codes(CodeKind::I8, RoundedQuotient, values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(want[i], static_cast<std::int8_t>(got[i])) << values[i];
+  }
+  EXPECT_EQ((std::vector<std::uint8_t>{15, 15, 0, 0, 8, 8, 10, 8}),
+            codes(CodeKind::I4, RoundedQuotient, {7.4F, 99, -8, -99, 0.5F, -0.5F, 1.5F, kNan}));
+  EXPECT_EQ((std::vector<std::uint8_t>{5, 15, 0}),
+            codes(CodeKind::I4, RoundedSum, {0, 20, -20}, 1, -3));
+}
+
+TEST(Quantize, CountsTheMidpointsOfNf4BelowAValue) {
+  const std::vector<float> values{-1, -2, 1, 2, 0, kNf4Table[3], kNf4Table[12]};
+  EXPECT_EQ((std::vector<std::uint8_t>{0, 0, 15, 15, 7, 3, 12}),
+            codes(CodeKind::NF4, CodeArithmetic::Product, values));
+  // A midpoint itself is the lower code.
+  const float middle = (kNf4Table[9] + kNf4Table[10]) / 2;
+  EXPECT_EQ((std::vector<std::uint8_t>{9, 10}),
+            codes(CodeKind::NF4, CodeArithmetic::Product, {middle, std::nextafter(middle, 1.0F)}));
+}
+
+TEST(Quantize, RoundsAQuotientToTheDtypeOfTheValueBeforeTheCode) {
+  // 1.0625 lies between the codes of 1 and 1.125; the quotient is a little above it. BF16 has no
+  // place for the little, and the tie goes to the even code.
+  const std::uint16_t value = 0x3f89;  // 1.0703125
+  const float scale = 1.00735F;
+  std::array<std::byte, 2> in{};
+  std::memcpy(in.data(), &value, 2);
+  const auto code = [&](CodeArithmetic arithmetic) {
+    std::byte out{};
+    find_quantize(DType::BF16, CodeKind::E4M3, arithmetic)(in.data(), {&scale, nullptr, 0, 1}, &out,
+                                                           1);
+    return std::to_integer<int>(out);
+  };
+  EXPECT_EQ(0x39, code(CodeArithmetic::Quotient));
+  EXPECT_EQ(0x38, code(CodeArithmetic::RoundedQuotient));
+}
+
+TEST(Maxima, AreOfEachGroupAndKeepANan) {
+  const std::vector<float> values{1, -3, 2, 0, -0.0F, 0, kNan, 9, kInfinity, -kInfinity};
+  const std::vector<std::byte> in = bytes_of_all(values);
+  std::array<float, 4> maxima{};
+  find_maxima(DType::F32)(in.data(), 3, maxima.data(), values.size());
+  EXPECT_EQ(3, maxima[0]);
+  EXPECT_EQ(0, maxima[1]);
+  EXPECT_TRUE(std::isnan(maxima[2]));
+  EXPECT_EQ(kInfinity, maxima[3]);
+  find_maxima(DType::F32)(in.data(), 3, maxima.data(), 3);
+  EXPECT_EQ(3, maxima[0]);
+}
+
+/// All values of a format of 16 bits, or many of F32.
+std::vector<std::byte> all_values(DType dtype) {
+  if (dtype != DType::F32) {
+    std::vector<std::uint16_t> values(1 << 16);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::uint16_t>(i);
+    return bytes_of_all(values);
+  }
+  std::vector<std::uint32_t> values;
+  for (std::uint64_t i = 0; i < 1 << 17; ++i) {
+    values.push_back(static_cast<std::uint32_t>(i * 2654435761U >> 3 ^ i << 15));
+  }
+  return bytes_of_all(values);
+}
+
+TEST(Quantize, GivesTheSameByBothKernelSets) {
+  using enum CodeArithmetic;
+  constexpr std::array<std::pair<CodeKind, CodeArithmetic>, 10> kAll{
+      {{CodeKind::E4M3, Product},
+       {CodeKind::E4M3, Quotient},
+       {CodeKind::E4M3, RoundedQuotient},
+       {CodeKind::I8, RoundedQuotient},
+       {CodeKind::I4, RoundedQuotient},
+       {CodeKind::I4, RoundedSum},
+       {CodeKind::E2M1, Quotient},
+       {CodeKind::E2M1, RoundedQuotient},
+       {CodeKind::NF4, Product},
+       {CodeKind::NF4, Quotient}}};
+  for (const DType dtype : {DType::BF16, DType::F16, DType::F32}) {
+    const std::vector<std::byte> in = all_values(dtype);
+    const std::size_t count = in.size() / bytes_of(dtype, 1);
+    for (const auto& [kind, arithmetic] : kAll) {
+      const QuantizeKernel plain = find_quantize(dtype, kind, arithmetic, KernelSet::Reference);
+      const QuantizeKernel fast = find_quantize(dtype, kind, arithmetic, KernelSet::Fast);
+      for (const std::size_t group : {std::size_t{16}, std::size_t{37}, count}) {
+        const std::size_t groups = count / group + 1;
+        std::vector<float> scales(groups), zeros(groups);
+        for (std::size_t i = 0; i < groups; ++i) {
+          scales[i] =
+              std::ldexp(1.0F + static_cast<float>(i % 97) / 97, static_cast<int>(i % 41) - 20);
+          zeros[i] = static_cast<float>(i % 16) - 8;
+        }
+        if (groups > 8) {
+          scales[1] = 0;
+          scales[2] = kInfinity;
+          scales[3] = kNan;
+          scales[4] = 1e-40F;
+        }
+        std::vector<std::byte> want(count), got(count);
+        for (const std::size_t first : {std::size_t{0}, std::size_t{5}}) {
+          const GroupScales by{scales.data(), zeros.data(), first, group};
+          plain(in.data(), by, want.data(), count - 3);
+          fast(in.data(), by, got.data(), count - 3);
+          EXPECT_TRUE(want == got) << name(dtype) << " kind " << static_cast<int>(kind) << " by "
+                                   << static_cast<int>(arithmetic) << " groups of " << group;
+        }
+      }
+    }
+    for (const std::size_t group : {std::size_t{1}, std::size_t{16}, std::size_t{37}, count}) {
+      std::vector<float> want(count / group + 1), got(count / group + 1);
+      find_maxima(dtype, KernelSet::Reference)(in.data(), group, want.data(), count);
+      find_maxima(dtype, KernelSet::Fast)(in.data(), group, got.data(), count);
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        EXPECT_TRUE(want[i] == got[i] || (std::isnan(want[i]) && std::isnan(got[i])));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ckfs

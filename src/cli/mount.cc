@@ -29,7 +29,7 @@
 #include "fs/filesystem.h"
 #include "fuse/mount_keeper.h"
 #include "fuse/mount_table.h"
-#include "fuse/sandbox.h"
+#include "sandbox/sandbox.h"
 #include "io/source_store.h"
 #include "source/source_name.h"
 

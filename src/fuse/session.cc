@@ -28,7 +28,7 @@
 #include "fuse/mount.h"
 #include "fuse/operations.h"
 #include "fuse/page_store.h"
-#include "fuse/sandbox.h"
+#include "sandbox/sandbox.h"
 
 namespace ckfs {
 namespace {

@@ -7,6 +7,7 @@
 // and the caller logs what `Confinement` says.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -40,6 +41,12 @@ struct Confinement {
   bool seccomp = false;
 };
 
+/// Which sockets a confined daemon has beside that of the system log.
+enum class Sockets : std::uint8_t {
+  None,
+  Accepted,  // those that come through a socket that listens already
+};
+
 /// From here on: Landlock, as far as the kernel's version can: only regular files beneath
 /// `writable` (and /dev/null) can be made, changed or removed; no file can be executed; no TCP
 /// socket can be connected or bound; no process outside can be sent a signal. seccomp allows only
@@ -48,7 +55,8 @@ struct Confinement {
 /// no_new_privs, as drop_privileges() sets it; existing rings can do no harm (io/uring.h). Errors:
 /// NotFound, Io (a directory of `writable` cannot be opened; the kernel has these and refuses
 /// them).
-Result<Confinement> confine_writing(std::span<const std::filesystem::path> writable);
+Result<Confinement> confine_writing(std::span<const std::filesystem::path> writable,
+                                    Sockets sockets = Sockets::None);
 
 /// From here on, only files at and beneath `readable` (and /dev/null) can be opened for reading.
 /// Open files stay readable. Landlock alone: `seccomp` stays false. Requires: one thread, and

@@ -1,5 +1,5 @@
 // Checkpoint::open() in two steps, for a program that gives up its rights between them: afterwards
-// it can make no more rings of io_uring (fuse/sandbox.h).
+// it can make no more rings of io_uring (sandbox/sandbox.h).
 #pragma once
 
 #include <filesystem>

@@ -151,7 +151,7 @@ struct MountWords {
   bool outside_links = false;  // may be shown to others
   bool direct = false;
   bool stop_now = false;
-  bool confined = true;  // fuse/sandbox.h
+  bool confined = true;  // sandbox/sandbox.h
   std::string user;      // whom the daemon becomes; empty: it stays who it is
   std::optional<std::int64_t> mtime;
   std::optional<std::uint32_t> umask;  // absent: the process's

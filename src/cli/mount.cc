@@ -25,12 +25,13 @@
 #include "cli/cli.h"
 #include "cli/log.h"
 #include "cli/notify.h"
+#include "cli/walls.h"
 #include "fetch/program.h"
 #include "fs/filesystem.h"
 #include "fuse/mount_keeper.h"
 #include "fuse/mount_table.h"
-#include "fuse/sandbox.h"
 #include "io/source_store.h"
+#include "sandbox/sandbox.h"
 #include "source/source_name.h"
 
 namespace ckfs::cli {
@@ -40,6 +41,7 @@ namespace {
 /// As many as threads of a mount ever read at once, and some: the sandbox allows no more. Each
 /// takes two pages and a descriptor.
 constexpr unsigned kRings = 64;
+constexpr std::uint64_t kMostDevice = 1'048'576;
 constexpr std::uint64_t kNoBound = std::numeric_limits<std::uint64_t>::max();
 
 struct MountCommand {
@@ -48,6 +50,7 @@ struct MountCommand {
   std::string mountpoint;
   std::vector<std::string> lists;  // of -o
   std::string log;                 // where it goes: MountFacts::log
+  std::optional<unsigned> device;  // a mounted /dev/fuse: --fuse-fd
   bool foreground = false;
   bool verbose = false;
 };
@@ -61,33 +64,19 @@ std::uint32_t process_umask() {
 /// Called once the mount answers, with the version that was taken of a source on another machine.
 using Ready = std::function<void(const std::string& version)>;
 
-struct Walls {
-  bool confined = false;     // Landlock and seccomp were tried
-  std::string_view lacking;  // what of these this system does not have; empty: it has both
-};
-
-/// The checks of the parsers are the first wall, this is the second. It is built before the parsers
-/// see the first byte. Where privileges are kept, which the log says, nothing else is tried:
-/// without no_new_privs the kernel refuses it.
-///
-/// `own`: directories in which the daemon makes files of its own.
-Result<Walls> confine(const MountCommand& command, const std::vector<std::filesystem::path>& own) {
-  if (const Result<void> dropped = drop_privileges(); !dropped) {
-    spdlog::warn("{}: privileges are kept: {}", command.mountpoint, dropped.error().message());
-    return Walls{};
-  }
-  if (!command.words.confined) return Walls{};
-  std::vector<std::filesystem::path> writable = own;
-  if (const auto& spill = command.words.common.open.spill) writable.push_back(*spill);
-  CKFS_TRY(const Confinement made,
-           confine_writing(writable, own.empty() ? Renaming::No : Renaming::Yes));
-  if (made.landlock) return Walls{true, made.seccomp ? "" : "seccomp"};
-  return Walls{true, made.seccomp ? "Landlock" : "Landlock and seccomp"};
+Result<MountKeeper> keep_mount(const MountCommand& command, std::filesystem::path target,
+                               const KernelMountOptions& kernel) {
+  if (!command.device) return MountKeeper::start(std::move(target), kernel);
+  CKFS_TRY(UniqueFd device, take_device(static_cast<int>(*command.device)));
+  return MountKeeper::adopt(std::move(target), std::move(device));
 }
 
 Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
   const std::uint32_t umask = command.words.umask.value_or(process_umask());
-  CKFS_TRY(std::filesystem::path target, check_mountpoint(command.mountpoint, command.source));
+  std::filesystem::path target = command.mountpoint;
+  if (!command.device) {
+    CKFS_TRY(target, check_mountpoint(command.mountpoint, command.source));
+  }
   name_mount_in_log(target.native());
   const std::string shown = shown_source(command.source);
   KernelMountOptions kernel{.source = shown, .allow_other = command.words.allow_other};
@@ -97,9 +86,9 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
     kernel.user = user->user;
     kernel.group = user->group;
   }
-  CKFS_TRY(MountKeeper keeper, MountKeeper::start(std::move(target), kernel));
-  if (user) {
-    CKFS_TRY_VOID(become(*user));
+  CKFS_TRY(MountKeeper keeper, keep_mount(command, std::move(target), kernel));
+  if (user) CKFS_TRY_VOID(become(*user));
+  if (user && !keeper.is_adopted()) {
     // serve_mount() looks as that user, which is better found out before all is opened.
     if (const auto reached = check_mountpoint(keeper.target(), command.source); !reached) {
       return Failure(Error(reached.error().code(),
@@ -113,7 +102,8 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
            prepare_source(command.source, options, kRings, !command.foreground));
   forget_credentials();
   std::vector<std::filesystem::path> own = reading->own_directories();
-  CKFS_TRY(const Walls walls, confine(command, own));
+  CKFS_TRY(const Walls walls, raise_walls(command.mountpoint, command.words.common.open,
+                                          command.words.confined, Sockets::None, own));
   CKFS_TRY(Checkpoint checkpoint, open_prepared(command.source, options, std::move(reading)));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", shown, note);
@@ -158,9 +148,7 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
                        ready(version);
                        // Only once the mount answers: a user whose mount failed reads the error
                        // alone.
-                       if (walls.lacking.empty()) return;
-                       spdlog::info("{}: confined without {}, which this system does not have",
-                                    command.mountpoint, walls.lacking);
+                       report_walls(command.mountpoint, walls);
                      });
 }
 
@@ -307,6 +295,7 @@ Result<void> mount(MountCommand command) {
   // What a caller left open (a lock, a pipe) is not for a daemon to keep.
   if (!command.foreground) (void)::close_range(STDERR_FILENO + 1, ~0U, 0);
   CKFS_TRY(command.source, source_from_root(command.source, command.words.common.open.remote));
+  if (command.mountpoint.empty()) command.mountpoint = fmt::format("/dev/fd/{}", *command.device);
   CKFS_TRY(command.mountpoint, from_root(command.mountpoint));
   CommonOptions& common = command.words.common;
   if (!common.log_file.empty()) {
@@ -324,13 +313,14 @@ Result<void> mount(MountCommand command) {
   if (common.open.config) {
     CKFS_TRY(common.open.config, source_from_root(*common.open.config, common.open.remote));
   }
-  OwnMountpoint mountpoint(command.mountpoint, command.source);
+  std::optional<OwnMountpoint> mountpoint;
+  if (!command.device) mountpoint.emplace(command.mountpoint, command.source);
   if (command.foreground) {
     CKFS_TRY_VOID(start_log(common));
     command.log = common.log_file.empty() ? "stderr" : common.log_file;
     const ServiceManager manager;
     const Result<void> served = serve(command, [&](const std::string& /*version*/) {
-      mountpoint.keep();
+      if (mountpoint) mountpoint->keep();
       manager.send("READY=1");
     });
     manager.send("STOPPING=1");
@@ -339,7 +329,7 @@ Result<void> mount(MountCommand command) {
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));
   command.log = log.place;
   CKFS_TRY(const std::string version, mount_in_background(command, log));
-  mountpoint.keep();
+  mountpoint->keep();  // with a device it is in the foreground
   if (!version.empty()) {
     (void)print(one_line(fmt::format("{}: {}", command.mountpoint, version)) + "\n");
   }
@@ -356,8 +346,9 @@ void add_mount(CLI::App& app, Action& action) {
   auto command = std::make_shared<MountCommand>();
   CLI::App* verb = app.add_subcommand("mount", "show a checkpoint's views in a directory");
   verb->add_option("SRC", command->source, kSourceText)->required();
-  verb->add_option("MNT", command->mountpoint, "directory to mount at; made if it is missing")
-      ->required();
+  verb->add_option(
+      "MNT", command->mountpoint,
+      "directory to mount at; made if it is missing (with --fuse-fd: its name in logs)");
   verb->add_option_function<std::vector<std::string>>(
           "-o",
           [command](const std::vector<std::string>& lists) {
@@ -371,10 +362,30 @@ void add_mount(CLI::App& app, Action& action) {
   verb->add_flag_callback(
       "--no-sandbox", [command] { command->words.confined = false; },
       "do not confine the daemon (Landlock, seccomp)");
+  verb->add_option_function<std::string>(
+          "--fuse-fd",
+          [command](const std::string& value) {
+            const Result<std::uint64_t> number = parse_number("--fuse-fd", value);
+            if (!number) throw CLI::ValidationError(number.error().message());
+            if (*number <= STDERR_FILENO || *number > kMostDevice) {
+              throw CLI::ValidationError(
+                  fmt::format("--fuse-fd: {} is out of range (3 to {})", *number, kMostDevice));
+            }
+            command->device = static_cast<unsigned>(*number);
+            command->foreground = true;
+          },
+          "serve the mount of this descriptor of /dev/fuse, which the caller has opened and "
+          "mounted; implies -f")
+      ->type_name("N");
   verb->add_flag("-v,--verbose", command->verbose, "print where the log goes");
   command->words.common.log_level = "info";
   add_common(*verb, command->words.common, Tuning::Yes);
-  verb->callback([command, &action] { action = [command] { return mount(*command); }; });
+  verb->callback([command, &action] {
+    if (command->mountpoint.empty() && !command->device) {
+      throw CLI::ValidationError("MNT is required (or --fuse-fd)");
+    }
+    action = [command] { return mount(*command); };
+  });
 }
 
 }  // namespace ckfs::cli

@@ -9,11 +9,11 @@
 #include <openssl/evp.h>
 
 #include "base/text.h"
-#include "fetcher/crypto.h"
 #include "fetcher/listing.h"
-#include "fetcher/times.h"
 #include "fetcher/xml.h"
 #include "format/json_tree.h"
+#include "wire/crypto.h"
+#include "wire/times.h"
 
 namespace ckfs {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "fetcher/aws_profiles.h"
 #include "fetcher/service.h"
-#include "fetcher/sigv4.h"
+#include "wire/sigv4.h"
 
 namespace ckfs {
 

@@ -1,4 +1,4 @@
-// A list of allowed calls, as the daemon's own is (fuse/sandbox.cc), and ENOSYS for the rest. It
+// A list of allowed calls, as the daemon's own is (sandbox/sandbox.cc), and ENOSYS for the rest. It
 // is wider by what names take to be looked up (libc loads modules for that, which speak to local
 // services) and by sockets of the internet, and narrower by everything that writes.
 

@@ -4,9 +4,9 @@
 #include "fetcher/gcs_credentials.h"
 
 #include "base/text.h"
-#include "fetcher/crypto.h"
 #include "fetcher/listing.h"
-#include "fetcher/times.h"
+#include "wire/crypto.h"
+#include "wire/times.h"
 
 namespace ckfs {
 namespace {

@@ -5,7 +5,7 @@
 #include <charconv>
 
 #include "base/text.h"
-#include "fetcher/times.h"
+#include "wire/times.h"
 
 namespace ckfs {
 namespace {

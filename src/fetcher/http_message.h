@@ -15,7 +15,7 @@
 #include "base/byte_range.h"
 #include "base/error.h"
 #include "fetch/url.h"
-#include "fetcher/sigv4.h"
+#include "wire/sigv4.h"
 
 namespace ckfs {
 

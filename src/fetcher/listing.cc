@@ -7,9 +7,9 @@
 
 #include "base/text.h"
 #include "fetch/url.h"
-#include "fetcher/times.h"
 #include "fetcher/xml.h"
 #include "format/json_tree.h"
+#include "wire/times.h"
 
 namespace ckfs {
 namespace {

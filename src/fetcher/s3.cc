@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "fetcher/aws_credentials.h"
 #include "fetcher/listing.h"
-#include "fetcher/times.h"
+#include "wire/times.h"
 
 namespace ckfs {
 namespace {

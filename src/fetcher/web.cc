@@ -14,8 +14,8 @@
 
 #include "base/text.h"
 #include "fetcher/listing.h"
-#include "fetcher/times.h"
 #include "format/json_tree.h"
+#include "wire/times.h"
 
 namespace ckfs {
 namespace {

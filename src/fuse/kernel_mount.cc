@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <poll.h>
 #include <spawn.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
@@ -172,6 +173,12 @@ Result<UniqueFd> mount_by_fusermount(const stdfs::path& target, const KernelMoun
               hint_for(finished.text));
 }
 
+bool is_fuse(int device) {
+  struct stat status{};
+  return ::fstat(device, &status) == 0 && S_ISCHR(status.st_mode) &&
+         status.st_rdev == kDeviceNumber;
+}
+
 }  // namespace
 
 std::vector<std::string> fusermount_places() {
@@ -201,9 +208,7 @@ Result<UniqueFd> mount_device(const stdfs::path& target, const KernelMountOption
     return fail(ErrorCode::Io, "{}: {} ({})", kDevice, std::strerror(error), kContainerHint);
   }
   // Containers are known to have an empty file here; mount(2) would call that an invalid argument.
-  struct stat status{};
-  if (::fstat(device.get(), &status) != 0 || !S_ISCHR(status.st_mode) ||
-      status.st_rdev != kDeviceNumber) {
+  if (!is_fuse(device.get())) {
     return fail(ErrorCode::Io, "{}: not the FUSE device: make it with `mknod {} c 10 229` ({})",
                 kDevice, kDevice, kContainerHint);
   }
@@ -229,6 +234,28 @@ Result<UniqueFd> mount_device(const stdfs::path& target, const KernelMountOption
                 target.native());
   }
   return system_failure(error, target.native(), "mount");
+}
+
+Result<UniqueFd> take_device(int number) {
+  if (::fcntl(number, F_GETFD) < 0) {
+    return fail(ErrorCode::InvalidArgument, "fuse-fd: {} is not open", number);
+  }
+  if (!is_fuse(number)) {
+    return fail(ErrorCode::InvalidArgument, "fuse-fd: {} is not of {}", number, kDevice);
+  }
+  pollfd poll{.fd = number, .events = 0, .revents = 0};
+  if (::poll(&poll, 1, 0) > 0 && (poll.revents & POLLERR) != 0) {
+    return fail(ErrorCode::InvalidArgument,
+                "fuse-fd: {} is not mounted (mount(2) with the option fd={} comes first)", number,
+                number);
+  }
+  // Its threads wait in read(2).
+  const int flags = ::fcntl(number, F_GETFL);
+  if (::fcntl(number, F_SETFL, flags & ~O_NONBLOCK) != 0 ||
+      ::fcntl(number, F_SETFD, FD_CLOEXEC) != 0) {
+    return system_failure(errno, "fuse-fd", "fcntl");
+  }
+  return UniqueFd(number);
 }
 
 Result<void> unmount_target(const stdfs::path& target, Detach detach) {

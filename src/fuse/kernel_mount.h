@@ -32,6 +32,10 @@ std::vector<std::string> fusermount_places();
 Result<UniqueFd> mount_device(const std::filesystem::path& target,
                               const KernelMountOptions& options);
 
+/// Takes over a descriptor of /dev/fuse that another program has opened and mounted. Errors:
+/// InvalidArgument (no such descriptor, not of /dev/fuse, not mounted).
+Result<UniqueFd> take_device(int number);
+
 enum class Detach : std::uint8_t { WhenIdle, Now };
 
 /// Unmounts `target`. WhenIdle: an error if it is in use. Now: detaches it at once; open files stay

@@ -56,7 +56,8 @@ Result<void> check_hides_none(const std::filesystem::path& target,
 /// the path, or the mount cannot be removed: then it is left in place, and no longer served. When
 /// the mount ends and a request does not end within a second and a half, the mount is given up:
 /// readers get errors, and the process ends. Threads that wait in the kernel for the source may
-/// keep the process until that answers. At most one call at a time, from the main thread, whose
+/// keep the process until that answers. A mount that the keeper adopted is neither made nor removed
+/// here: a signal ends its service at once. At most one call at a time, from the main thread, whose
 /// signal handlers and mask it sets while it runs. Requires: one thread, if `confined`. Errors:
 /// InvalidArgument (as check_mountpoint() and check_hides_none()), Io (no /dev/fuse, no permission,
 /// no thread to serve it with; the message names the remedy), OutOfMemory, and if `confined` those

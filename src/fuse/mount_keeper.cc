@@ -242,10 +242,17 @@ Result<MountKeeper> MountKeeper::start(std::filesystem::path target,
   return MountKeeper(std::move(target), process, std::move(ours));
 }
 
+MountKeeper MountKeeper::adopt(std::filesystem::path target, UniqueFd device) {
+  MountKeeper keeper(std::move(target), -1, UniqueFd());
+  keeper.adopted_ = std::move(device);
+  return keeper;
+}
+
 MountKeeper::MountKeeper(MountKeeper&& other) noexcept
     : target_(std::move(other.target_)),
       process_(std::exchange(other.process_, -1)),
-      channel_(std::move(other.channel_)) {}
+      channel_(std::move(other.channel_)),
+      adopted_(std::move(other.adopted_)) {}
 
 MountKeeper::~MountKeeper() {
   channel_.reset();
@@ -301,21 +308,25 @@ Result<MountKeeper::Answer> MountKeeper::exchange(const Request& request) {
 }
 
 Result<UniqueFd> MountKeeper::mount() {
+  if (is_adopted()) return std::move(adopted_);
   CKFS_TRY(Answer answer, ask({.what = kMount}));
   return std::move(answer.device);
 }
 
 Result<bool> MountKeeper::unmount() {
+  if (is_adopted()) return false;
   CKFS_TRY(const Answer answer, ask({.what = kUnmount}));
   return answer.outcome == Outcome::Done;
 }
 
 Result<bool> MountKeeper::is_gone(pid_t thread, bool dying) {
+  if (is_adopted()) return false;
   CKFS_TRY(const Answer answer, ask({.what = dying ? kIsDying : kIsGone, .thread = thread}));
   return answer.outcome == Outcome::Done;
 }
 
 Result<bool> MountKeeper::abort() {
+  if (is_adopted()) return false;
   CKFS_TRY(const Answer answer, ask({.what = kAbort}));
   return answer.outcome == Outcome::Done;
 }

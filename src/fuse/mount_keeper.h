@@ -31,12 +31,18 @@ class MountKeeper {
  public:
   /// Forks the keeper. `target` is canonical. Requires: the process has one thread. Errors: Io.
   static Result<MountKeeper> start(std::filesystem::path target, const KernelMountOptions& options);
+  /// No process: another program has mounted `device`, and unmounts it. `target` is what the log
+  /// calls the mount.
+  static MountKeeper adopt(std::filesystem::path target, UniqueFd device);
   MountKeeper(MountKeeper&& other) noexcept;
   MountKeeper& operator=(MountKeeper&&) = delete;
   /// Waits until the process has ended.
   ~MountKeeper();
 
   const std::filesystem::path& target() const { return target_; }
+  /// Whether another program has mounted: then unmount(), abort() and is_gone() give false, and the
+  /// target need not be a path of this process.
+  bool is_adopted() const { return process_ < 0; }
 
   /// Calls mount_device() in the keeper. Errors: Io (with the message of mount_device(); the keeper
   /// is gone; it has mounted before), OutOfMemory.
@@ -64,6 +70,7 @@ class MountKeeper {
   pid_t process_;
   Mutex mutex_;  // one request at a time
   UniqueFd channel_;
+  UniqueFd adopted_;
 };
 
 }  // namespace ckfs

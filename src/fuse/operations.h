@@ -7,8 +7,8 @@
 #include <string>
 #include <sys/types.h>
 
+#include "base/reads_under_way.h"
 #include "fs/filesystem.h"
-#include "fuse/reads_under_way.h"
 
 namespace ckfs {
 

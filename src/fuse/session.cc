@@ -28,7 +28,7 @@
 #include "fuse/mount.h"
 #include "fuse/operations.h"
 #include "fuse/page_store.h"
-#include "fuse/sandbox.h"
+#include "sandbox/sandbox.h"
 
 namespace ckfs {
 namespace {
@@ -166,6 +166,7 @@ bool is_gone(int device) {
 /// Unmounts. If another mount covers the path by now, that one is left alone, and ours ends when
 /// /dev/fuse is closed.
 Result<void> take_away(MountKeeper& keeper) {
+  if (keeper.is_adopted()) return {};  // the program that has mounted unmounts, too
   CKFS_TRY(const bool unmounted, keeper.unmount());
   if (!unmounted) {
     spdlog::warn("{}: covered by another mount: left in place, and no longer served",
@@ -299,8 +300,11 @@ class Watcher {
 
   void announce() {
     // The kernel holds this back until the handshake is done, so an answer means that all is up.
+    // Of a mount in another namespace there is no path to ask by.
     struct stat status{};
-    if (::stat(keeper_.target().c_str(), &status) != 0) return;  // unmounted before
+    if (!keeper_.is_adopted() && ::stat(keeper_.target().c_str(), &status) != 0) {
+      return;  // unmounted before
+    }
     {
       // Otherwise the directory below the mount has answered.
       const MutexLock lock(mutex_);
@@ -504,8 +508,10 @@ Result<void> serve_device(Filesystem& filesystem, MountKeeper& keeper, const Mou
 Result<void> serve_mount(Filesystem& filesystem, MountKeeper& keeper, const MountOptions& options,
                          const std::function<void()>& ready) {
   const stdfs::path& target = keeper.target();
-  CKFS_TRY_VOID(check_mountpoint(target, options.source));  // opening may have taken long
-  CKFS_TRY_VOID(check_hides_none(target, options.source_files));
+  if (!keeper.is_adopted()) {
+    CKFS_TRY_VOID(check_mountpoint(target, options.source));  // opening may have taken long
+    CKFS_TRY_VOID(check_hides_none(target, options.source_files));
+  }
   const UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE));
   if (!event) return system_failure(errno, target.native(), "eventfd");
   // Before the mount: a signal from here on must not leave it behind.

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "fetcher/times.h"
 #include "fetcher/xml.h"
+#include "wire/times.h"
 
 namespace ckfs {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "fetcher/http_message.h"
 #include "fetcher/listing.h"
-#include "fetcher/times.h"
 #include "fuzz/work_limit.h"
+#include "wire/times.h"
 
 namespace {
 

@@ -1,8 +1,8 @@
-#include "fetcher/sigv4.h"
+#include "wire/sigv4.h"
 
 #include <gtest/gtest.h>
 
-#include "fetcher/crypto.h"
+#include "wire/crypto.h"
 
 namespace ckfs {
 namespace {

@@ -1,7 +1,7 @@
 // Each test tries what is forbidden from inside, in a process of its own: what is given up does not
 // come back. What the process finds it writes to a pipe, a line for each thing that was other than
 // expected.
-#include "fuse/sandbox.h"
+#include "sandbox/sandbox.h"
 
 #include <algorithm>
 #include <array>
@@ -12,6 +12,8 @@
 #include <functional>
 #include <gtest/gtest.h>
 #include <linux/io_uring.h>
+#include <linux/landlock.h>
+#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
@@ -91,9 +93,10 @@ class Sandbox : public testing::Test {
     }
   }
 
-  static std::string confine(const std::vector<stdfs::path>& writable, Confinement& made) {
+  static std::string confine(const std::vector<stdfs::path>& writable, Confinement& made,
+                             Sockets sockets = Sockets::None) {
     if (const auto dropped = drop_privileges(); !dropped) return dropped.error().message();
-    const auto confined = confine_writing(writable);
+    const auto confined = confine_writing(writable, sockets);
     if (!confined) return confined.error().message();
     made = *confined;
     return {};
@@ -173,6 +176,46 @@ TEST_F(Sandbox, StartsNoProgramAndReachesNoNetwork) {
     return found;
   });
   EXPECT_EQ(said, "");
+}
+
+TEST_F(Sandbox, TakesClientsAndReachesNoServer) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  const auto generic = [&] { return reinterpret_cast<sockaddr*>(&address); };
+  ASSERT_EQ(::bind(listener, generic(), size), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, generic(), &size), 0);
+  const int client = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int unused = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  ASSERT_EQ(::connect(client, generic(), size), 0);
+  const std::string said = in_a_process([&] {
+    Confinement made;
+    std::string found = confine({}, made, Sockets::Accepted);
+    const auto expect = [&](bool holds, const char* what) {
+      if (!holds) found += std::string(what) + "\n";
+    };
+    const int taken = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    const int one = 1;
+    expect(taken >= 0, "no client");
+    expect(::setsockopt(taken, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one) == 0, "no option");
+    expect(::send(taken, "x", 1, MSG_NOSIGNAL) == 1, "no answer");
+    if (made.seccomp) {
+      expect(::socket(AF_INET, SOCK_STREAM, 0) < 0 && errno == ENOSYS, "TCP");
+      expect(::bind(unused, generic(), size) < 0 && errno == ENOSYS, "another address");
+      expect(::listen(unused, 1) < 0 && errno == ENOSYS, "another socket that listens");
+    }
+    // Also by a socket that was open before: connect(2) itself is allowed for the system log.
+    const bool connected = ::connect(unused, generic(), size) == 0;
+    const int version = static_cast<int>(
+        ::syscall(SYS_landlock_create_ruleset, nullptr, 0, LANDLOCK_CREATE_RULESET_VERSION));
+    expect(!(connected && made.landlock && version >= 4), "a server");
+    return found;
+  });
+  EXPECT_EQ(said, "");
+  for (const int each : {listener, client, unused}) ::close(each);
 }
 
 /// What no daemon calls, and no program that has taken one over may.
@@ -276,7 +319,7 @@ TEST_F(Sandbox, RenamesInItsOwnDirectoryAndNowhereElseWhereThatIsSaid) {
     std::ofstream(own / "new") << "text";
     const std::vector<std::filesystem::path> writable = {own};
     if (const auto dropped = drop_privileges(); !dropped) return dropped.error().message();
-    const auto confined = confine_writing(writable, Renaming::Yes);
+    const auto confined = confine_writing(writable, Sockets::None, Renaming::Yes);
     if (!confined) return confined.error().message();
     std::string found;
     if (::renameat(AT_FDCWD, (own / "new").c_str(), AT_FDCWD, (own / "old").c_str()) != 0) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,8 @@ std::string sha256(std::string_view text);
 std::string hmac_sha256(std::string_view key, std::string_view text);
 /// Lower case.
 std::string to_hex(std::string_view bytes);
+/// The bytes again; nullopt: not such a text.
+std::optional<std::string> from_hex(std::string_view text);
 /// RFC 4648, section 5, without padding.
 std::string base64url(std::string_view bytes);
 /// RFC 4648, section 4, with padding.

@@ -1,16 +1,29 @@
 // By hand: strptime() follows the locale, and knows neither fractions nor offsets everywhere.
 
-#include "fetcher/times.h"
+#include "wire/times.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <ctime>
+#include <fmt/format.h>
 
 #include "base/text.h"
 
 namespace ckfs {
 namespace {
+
+constexpr auto kMonths = std::to_array<std::string_view>(
+    {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"});
+constexpr auto kDays =
+    std::to_array<std::string_view>({"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"});
+
+std::tm parts_of(std::int64_t unix_seconds) {
+  const auto time = static_cast<std::time_t>(unix_seconds);
+  std::tm parts{};
+  ::gmtime_r(&time, &parts);
+  return parts;
+}
 
 /// Takes that many digits off `text`.
 std::optional<int> take_number(std::string_view& text, std::size_t digits) {
@@ -80,8 +93,6 @@ std::optional<std::int64_t> parse_iso_time(std::string_view text) {
 }
 
 std::optional<std::int64_t> parse_http_time(std::string_view text) {
-  constexpr auto kMonths = std::to_array<std::string_view>(
-      {"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"});
   const std::size_t comma = text.find(", ");
   if (comma != 3) return std::nullopt;
   text.remove_prefix(5);
@@ -95,6 +106,20 @@ std::optional<std::int64_t> parse_http_time(std::string_view text) {
   if (!time || text != " GMT") return std::nullopt;
   return seconds_of(*year, static_cast<int>(month - kMonths.begin()) + 1, *day, time->hour,
                     time->minute, time->second);
+}
+
+std::string iso_time(std::int64_t unix_seconds) {
+  const std::tm parts = parts_of(unix_seconds);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.000Z", parts.tm_year + 1900,
+                     parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+std::string http_time(std::int64_t unix_seconds) {
+  const std::tm parts = parts_of(unix_seconds);
+  return fmt::format("{}, {:02} {} {:04} {:02}:{:02}:{:02} GMT",
+                     kDays[static_cast<std::size_t>(parts.tm_wday)], parts.tm_mday,
+                     kMonths[static_cast<std::size_t>(parts.tm_mon)], parts.tm_year + 1900,
+                     parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
 }  // namespace ckfs

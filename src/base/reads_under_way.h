@@ -6,6 +6,8 @@
 // each request names the thread that made it. So during a long read the daemon checks again and
 // again whether that thread is dead or dying. An error for its page reaches no other reader: one
 // that waits for the same page asks for it again.
+//
+// `ckfs serve` does the same with the sockets of its clients, by their numbers.
 #pragma once
 
 #include <chrono>

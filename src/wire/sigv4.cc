@@ -3,14 +3,14 @@
 // never normalized (other services normalize it and encode twice; all that is asked of these here
 // has the path "/").
 
-#include "fetcher/sigv4.h"
+#include "wire/sigv4.h"
 
 #include <algorithm>
 #include <ctime>
 #include <map>
 
 #include "base/text.h"
-#include "fetcher/crypto.h"
+#include "wire/crypto.h"
 
 namespace ckfs {
 namespace {
@@ -93,6 +93,21 @@ std::string canonical_request(const UnsignedRequest& request, const HttpHeaders&
                      canonical_query(request.query), headers, header_names(sorted), payload_hash);
 }
 
+std::string aws_signature(std::string_view secret, const AwsScope& scope, std::string_view time,
+                          std::string_view canonical) {
+  const std::string_view date = time.substr(0, 8);
+  const std::string to_sign =
+      fmt::format("AWS4-HMAC-SHA256\n{}\n{}/{}/{}/aws4_request\n{}", time, date, scope.region,
+                  scope.service, to_hex(sha256(canonical)));
+  std::string key = hmac_sha256(fmt::format("AWS4{}", secret), date);
+  for (const std::string_view part :
+       {std::string_view(scope.region), std::string_view(scope.service),
+        std::string_view("aws4_request")}) {
+    key = hmac_sha256(key, part);
+  }
+  return to_hex(hmac_sha256(key, to_sign));
+}
+
 void sign_aws(const UnsignedRequest& request, const AwsKeys& keys, const AwsScope& scope,
               std::int64_t unix_seconds, HttpHeaders& headers) {
   const std::string time = aws_time(unix_seconds);
@@ -104,23 +119,14 @@ void sign_aws(const UnsignedRequest& request, const AwsKeys& keys, const AwsScop
   HttpHeaders signed_headers = headers;
   signed_headers.emplace_back("host", request.host);
   signed_headers = by_name(signed_headers);
-
-  const std::string date = time.substr(0, 8);
-  const std::string within =
-      fmt::format("{}/{}/{}/aws4_request", date, scope.region, scope.service);
-  const std::string to_sign =
-      fmt::format("AWS4-HMAC-SHA256\n{}\n{}\n{}", time, within,
-                  to_hex(sha256(canonical_request(request, signed_headers, payload))));
-  std::string key = hmac_sha256("AWS4" + keys.secret, date);
-  for (const std::string_view part :
-       {std::string_view(scope.region), std::string_view(scope.service),
-        std::string_view("aws4_request")}) {
-    key = hmac_sha256(key, part);
-  }
+  const std::string signature =
+      aws_signature(keys.secret, scope, time, canonical_request(request, signed_headers, payload));
   headers.emplace_back(
       "authorization",
-      fmt::format("AWS4-HMAC-SHA256 Credential={}/{}, SignedHeaders={}, Signature={}", keys.id,
-                  within, header_names(signed_headers), to_hex(hmac_sha256(key, to_sign))));
+      fmt::format(
+          "AWS4-HMAC-SHA256 Credential={}/{}/{}/{}/aws4_request, SignedHeaders={}, Signature={}",
+          keys.id, time.substr(0, 8), scope.region, scope.service, header_names(signed_headers),
+          signature));
 }
 
 }  // namespace ckfs

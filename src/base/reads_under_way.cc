@@ -1,6 +1,6 @@
 // A list under a lock, and one thread that looks at it. A read that is answered at once costs two
 // turns of the lock; the thread sleeps while none is under way.
-#include "fuse/reads_under_way.h"
+#include "base/reads_under_way.h"
 
 #include <new>
 #include <utility>

@@ -7,6 +7,7 @@
 // and the caller logs what `Confinement` says.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -43,6 +44,11 @@ struct Confinement {
 /// Whether files may be renamed, too: within a directory of those that are writable, as far as
 /// Landlock is there to see to it.
 enum class Renaming : bool { No, Yes };
+/// Which sockets a confined daemon has beside that of the system log.
+enum class Sockets : std::uint8_t {
+  None,
+  Accepted,  // those that come through a socket that listens already
+};
 
 /// From here on: Landlock, as far as the kernel's version can: only regular files beneath
 /// `writable` (and /dev/null) can be made, changed or removed; no file can be executed; no TCP
@@ -53,6 +59,7 @@ enum class Renaming : bool { No, Yes };
 /// NotFound, Io (a directory of `writable` cannot be opened; the kernel has these and refuses
 /// them).
 Result<Confinement> confine_writing(std::span<const std::filesystem::path> writable,
+                                    Sockets sockets = Sockets::None,
                                     Renaming renaming = Renaming::No);
 
 /// From here on, only files at and beneath `readable` (and /dev/null) can be opened for reading.

@@ -8,7 +8,7 @@
 // to operations of an io_uring ring either. So no ring can be made here, and existing rings can
 // only read (io/uring.h).
 
-#include "fuse/sandbox.h"
+#include "sandbox/sandbox.h"
 
 #include <algorithm>
 #include <array>
@@ -267,6 +267,10 @@ constexpr auto kAllowedCalls = std::to_array<int>({
     SCMP_SYS(arch_prctl),
 });
 
+/// More for a daemon that answers clients through a socket that listens already.
+constexpr auto kAcceptingCalls =
+    std::to_array<int>({SCMP_SYS(accept4), SCMP_SYS(setsockopt), SCMP_SYS(getpeername)});
+
 /// A call that is allowed where its arguments are so.
 struct Conditional {
   int call;
@@ -307,7 +311,7 @@ struct FilterCloser {
 };
 
 /// False: the kernel has no seccomp. libseccomp returns a negative errno.
-Result<bool> filter_calls(Renaming renaming) {
+Result<bool> filter_calls(Sockets sockets, Renaming renaming) {
   constexpr std::uint32_t kRefuse = SCMP_ACT_ERRNO(ENOSYS);
   const auto failed = [](int result) { return system_failure(-result, "seccomp", "filter"); };
   const std::unique_ptr<void, FilterCloser> filter(::seccomp_init(kRefuse));
@@ -329,6 +333,10 @@ Result<bool> filter_calls(Renaming renaming) {
     for (const int call : {SCMP_SYS(renameat), SCMP_SYS(renameat2)}) {
       if (result == 0) result = ::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
     }
+  }
+  for (const int call : kAcceptingCalls) {
+    if (result != 0 || sockets == Sockets::None) break;
+    result = ::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
   }
   for (const Conditional& each : conditional_calls()) {
     if (result != 0) break;
@@ -431,7 +439,7 @@ std::vector<stdfs::path> paths_covering(std::vector<stdfs::path> files) {
 
 #ifdef CKFS_UNCONFINED
 
-Result<Confinement> confine_writing(std::span<const stdfs::path> /*writable*/,
+Result<Confinement> confine_writing(std::span<const stdfs::path> /*writable*/, Sockets /*sockets*/,
                                     Renaming /*renaming*/) {
   return Confinement{};
 }
@@ -441,14 +449,15 @@ Result<Confinement> confine_reading(std::span<const stdfs::path> /*readable*/) {
 
 #else
 
-Result<Confinement> confine_writing(std::span<const stdfs::path> writable, Renaming renaming) {
+Result<Confinement> confine_writing(std::span<const stdfs::path> writable, Sockets sockets,
+                                    Renaming renaming) {
   constexpr std::uint64_t kNetwork = 3;  // TCP: bind, connect
   constexpr std::uint64_t kScopes = 3;   // abstract sockets, signals
   std::vector<Allowed> allowed = {{kNull, LANDLOCK_ACCESS_FS_WRITE_FILE}};
   for (const stdfs::path& path : writable) allowed.push_back({path, kSpill});
   Confinement made;
   CKFS_TRY(made.landlock, restrict_files({kWrite, kNetwork, kScopes}, allowed));
-  CKFS_TRY(made.seccomp, filter_calls(renaming));
+  CKFS_TRY(made.seccomp, filter_calls(sockets, renaming));
   return made;
 }
 

@@ -1,7 +1,8 @@
 // libcrypto's one-shot calls: only headers are signed here, never bodies.
 
-#include "fetcher/crypto.h"
+#include "wire/crypto.h"
 
+#include <charconv>
 #include <memory>
 #include <openssl/bio.h>
 #include <openssl/err.h>
@@ -54,6 +55,19 @@ std::string to_hex(std::string_view bytes) {
     out += kDigits[static_cast<unsigned char>(c) & 15U];
   }
   return out;
+}
+
+std::optional<std::string> from_hex(std::string_view text) {
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    unsigned value = 0;
+    const char* const end = text.data() + i + 2;
+    const auto parsed = std::from_chars(text.data() + i, end, value, 16);
+    if (parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
+    bytes += static_cast<char>(value);
+  }
+  return bytes;
 }
 
 std::string base64(std::string_view bytes) {

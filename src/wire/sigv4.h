@@ -1,4 +1,5 @@
-// AWS Signature Version 4 for requests without a body (AWS, "Create a signed AWS API request").
+// AWS Signature Version 4 for requests without a body (AWS, "Create a signed AWS API request"): the
+// fetcher makes signatures, and `ckfs serve` checks them.
 //
 // By hand, for libcurl's own is wrong in what Debian 12 and Ubuntu 24.04 have: queries that are not
 // sorted and keys with '=' or '+' are refused by servers (curl/curl#13754). Pure functions.
@@ -48,6 +49,11 @@ std::string aws_time(std::int64_t unix_seconds);
 /// The canonical request, whose digest is signed (AWS's step 1); for tests.
 std::string canonical_request(const UnsignedRequest& request, const HttpHeaders& signed_headers,
                               std::string_view payload_hash);
+
+/// The signature of a canonical request (AWS's steps 2 to 4), in hexadecimal. `time` is as
+/// aws_time() gives it.
+std::string aws_signature(std::string_view secret, const AwsScope& scope, std::string_view time,
+                          std::string_view canonical);
 
 /// Adds to `headers` (which are all signed, with `host`) what makes the request a signed one:
 /// x-amz-date, x-amz-content-sha256 for S3, x-amz-security-token where there is one, and

@@ -1,4 +1,4 @@
-#include "fuse/reads_under_way.h"
+#include "base/reads_under_way.h"
 
 #include <atomic>
 #include <gtest/gtest.h>

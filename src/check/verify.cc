@@ -475,4 +475,20 @@ Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDige
   return result;
 }
 
+nlohmann::ordered_json json_members(const VerifyResult& result, double sample) {
+  nlohmann::ordered_json json{{"equal", result.differing == 0},
+                              {"sample", sample},
+                              {"files", result.files},
+                              {"bytes", result.bytes},
+                              {"bytes_kept", result.bytes_kept},
+                              {"pieces", result.pieces},
+                              {"pieces_compared", result.compared},
+                              {"differing", result.differing},
+                              {"differences", nlohmann::ordered_json::array()}};
+  for (const Difference& difference : result.differences) {
+    json["differences"].push_back({{"path", difference.path}, {"text", difference.text}});
+  }
+  return json;
+}
+
 }  // namespace ckfs

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <spdlog/spdlog.h>
 #include <string>
@@ -576,6 +577,16 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(close_export(directory, std::move(record), checkpoint.mtime()));
   if (replaces && found->is_begun()) result.replaced = found->text();
   return result;
+}
+
+nlohmann::ordered_json json_members(const ExportResult& result) {
+  using Json = nlohmann::ordered_json;
+  return {{"finished", true},
+          {"bytes", result.bytes},
+          {"bytes_kept", result.bytes_kept},
+          {"files", result.files},
+          {"files_kept", result.files_kept},
+          {"replaced", result.replaced.empty() ? Json() : Json(result.replaced)}};
 }
 
 }  // namespace ckfs

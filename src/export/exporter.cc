@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "api/checkpoint_impl.h"
+#include "api/lend.h"
 #include "api/report.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
@@ -331,7 +332,7 @@ Result<void> ViewExport::write_file(const Wanted& info) {
         record_.change([&](ExportRecord& record) { record.files[info.path] = state; });
         return record_.store();
       }};
-  const auto read = [&](ByteRange range) { return source.read(range.begin, range.size()); };
+  const auto read = [&](ByteRange range) { return lend(source, range.begin, range.size()); };
   const Result<void> written = or_out_of_memory([&]() -> Result<void> {
     if (!in_order) CKFS_TRY_VOID(target.reserve({0, info.size}));
     const ExportRecord::File fresh{.size = info.size, .steps = state.steps};

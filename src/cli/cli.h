@@ -48,6 +48,7 @@ class Action {
 // Each adds one verb to `app`, in the order of the help; parsing that verb sets `action`.
 void add_mount(CLI::App& app, Action& action);
 void add_umount(CLI::App& app, Action& action);
+void add_run(CLI::App& app, Action& action);
 void add_list(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_ls(CLI::App& app, Action& action);

@@ -19,7 +19,7 @@ import mounted_fs  # noqa: E402
 from mounted_fs import CKFS, LIMIT, Checkpoint  # noqa: E402, F401
 
 DATA = ROOT / "tests/data/hf"
-VERBS = ["mount", "umount", "list", "inspect", "ls", "cat", "export", "digest", "verify", "doctor",
+VERBS = ["mount", "umount", "run", "list", "inspect", "ls", "cat", "export", "digest", "verify", "doctor",
          "stats", "completion", "help", "version"]
 ONE_LINE = re.compile(rb"\Ackfs: [^\n]+\n\Z")
 

@@ -72,6 +72,8 @@ if(NOT CMAKE_CROSSCOMPILING)
     DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
 
+# The C library is in no Debian package yet: one of its own would follow its versions.
+install(TARGETS ckfs_shared LIBRARY COMPONENT c NAMELINK_COMPONENT c)
 install(DIRECTORY include/ckfs DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 install(TARGETS ${CKFS_API_LAYERS} EXPORT ckfsTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)

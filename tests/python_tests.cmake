@@ -86,5 +86,6 @@ set_tests_properties(${prefix}faults.deliveries PROPERTIES RUN_SERIAL TRUE)
 
 ckfs_python_suite(docs 600 ${CKFS_PYTHON})
 ckfs_python_suite(package 900 ${CKFS_PYTHON})
+ckfs_python_suite(python 900 ${CKFS_HF_PYTHON})
 ckfs_python_suite(loaders 900 ${CKFS_HF_PYTHON})
 ckfs_python_suite(orbax 900 ${CKFS_ORBAX_PYTHON})

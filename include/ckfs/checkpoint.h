@@ -5,20 +5,33 @@
 //   auto file = view->open("model-00001-of-000163.safetensors");
 //   file->read(0, buffer);
 //
+//   auto norm = view->tensor("model.norm.weight");
+//   norm->read(buffer);
+//
 // All classes are safe for concurrent use by several threads. Nothing here needs a mount. When the
 // system is out of memory, every function but ViewFile::read() may throw std::bad_alloc.
 //
-// A checkpoint belongs to the process that opened it: after a fork() the child must not use it.
-// Reading from mapped files installs a SIGBUS handler, which passes on what is not its own.
+// Processes. A checkpoint belongs to the process that opened it, because its threads are there. In
+// a child after fork(), functions that give a Result give InvalidArgument, the others give empty
+// answers, and destructors leave the memory as it is. The child opens the source again.
+//
+// Signals. Reading from mapped files installs a SIGBUS handler, which passes on what is not its
+// own. With OpenOptions::io Uring or Pread no file is mapped, and there is no such handler. Threads
+// of ckfs block no signals: a program that handles signals in one thread blocks them before open().
+//
+// Aborts. No input ends the process. An invariant of ckfs itself that is broken does (a bug), after
+// a line on stderr.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +41,7 @@
 
 namespace ckfs {
 
+class TensorTable;
 class ViewFiles;
 
 /// The text of a recipe file: it defines views, or layouts of a model's experts (docs/RECIPES.md).
@@ -111,6 +125,9 @@ struct OpenOptions {
   /// Bytes of a tile. 0: chosen from the budget. For tests.
   std::uint64_t tile_bytes = 0;
   RemoteChoice remote = {};
+
+  /// Ends open() early, with an error Stopped.
+  std::stop_token stop = {};
 };
 
 /// One file of a view. All of it is fixed when the checkpoint is opened.
@@ -125,13 +142,17 @@ struct FileInfo {
   std::uint32_t readers = 0444;
 };
 
-/// One tensor of a view.
+/// One tensor of a view. `folder` and `name` together are unique in the view.
 struct TensorInfo {
-  std::string_view name;   // unique in its file, not across folders; valid as long as the View
+  std::string_view name;   // as in its file; valid as long as the View
   std::string_view dtype;  // safetensors' name: "BF16"
   std::span<const std::int64_t> shape;
   std::size_t file = 0;  // index in View::files(); the first file if several have parts of it
   Exactness exactness = Exactness::BitExact;
+  /// The folder of the view that the tensor's model lies in, with a '/' behind it; empty: the view
+  /// is one model.
+  std::string_view folder = {};
+  std::uint64_t size = 0;  // bytes of all elements
 };
 
 /// Why something of a checkpoint cannot be shown: `subject` names a tensor or file.
@@ -184,36 +205,40 @@ struct Statistics {
   std::optional<RemoteStatistics> remote;  // absent: nothing is on another machine
 };
 
+/// Walks over a list whose entries are made on access.
+template <typename List, typename Entry>
+class EntryIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = Entry;
+  using difference_type = std::ptrdiff_t;
+  using pointer = void;
+  using reference = Entry;
+
+  EntryIterator() = default;
+  EntryIterator(const List* list, std::size_t index) : list_(list), index_(index) {}
+  Entry operator*() const { return (*list_)[index_]; }
+  EntryIterator& operator++() {
+    ++index_;
+    return *this;
+  }
+  EntryIterator operator++(int) {
+    const EntryIterator before = *this;
+    ++*this;
+    return before;
+  }
+  bool operator==(const EntryIterator& other) const = default;
+
+ private:
+  const List* list_ = nullptr;
+  std::size_t index_ = 0;
+};
+
 /// The files of a view, sorted by the bytes of their paths. A view may have 100,000 files: each
 /// FileInfo is made on access.
 class FileList {
  public:
-  class Iterator {
-   public:
-    using iterator_category = std::input_iterator_tag;
-    using value_type = FileInfo;
-    using difference_type = std::ptrdiff_t;
-    using pointer = void;
-    using reference = FileInfo;
-
-    Iterator() = default;
-    Iterator(const FileList* list, std::size_t index) : list_(list), index_(index) {}
-    FileInfo operator*() const { return (*list_)[index_]; }
-    Iterator& operator++() {
-      ++index_;
-      return *this;
-    }
-    Iterator operator++(int) {
-      const Iterator before = *this;
-      ++*this;
-      return before;
-    }
-    bool operator==(const Iterator& other) const = default;
-
-   private:
-    const FileList* list_ = nullptr;
-    std::size_t index_ = 0;
-  };
+  using Iterator = EntryIterator<FileList, FileInfo>;
 
   std::size_t size() const;
   bool empty() const { return size() == 0; }
@@ -231,6 +256,28 @@ class FileList {
   std::shared_ptr<const ViewFiles> files_;
 };
 
+/// The tensors of a view, in the order of their files' layout. A view may have 100,000 tensors,
+/// too.
+class ViewTensors {
+ public:
+  using Iterator = EntryIterator<ViewTensors, TensorInfo>;
+
+  std::size_t size() const;
+  bool empty() const { return size() == 0; }
+  /// Requires: index < size().
+  TensorInfo operator[](std::size_t index) const;
+  /// The index of a tensor by its name, with its folder before it where it has one.
+  std::optional<std::size_t> find(std::string_view name) const;
+  Iterator begin() const { return {this, 0}; }
+  Iterator end() const { return {this, size()}; }
+
+ private:
+  friend class View;
+  explicit ViewTensors(std::shared_ptr<const TensorTable> table) : table_(std::move(table)) {}
+
+  std::shared_ptr<const TensorTable> table_;  // nullptr: there are none
+};
+
 /// A file of a view, open for one reader. It follows that reader's position and computes ahead of
 /// it; copies share the position.
 class ViewFile {
@@ -241,17 +288,63 @@ class ViewFile {
   /// OutOfMemory (the budget can never hold it, or the system has no more), Internal. After an
   /// error the content of `out` is undefined.
   Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> out);
-  /// The same, without a copy where possible. The result holds memory of the budget until it is
-  /// destroyed. A program that keeps results must keep at most a quarter of OpenOptions::memory,
-  /// the next result included (each counts as its size, rounded up to whole MiB). Beyond that,
-  /// read() waits until results are destroyed: a program that waits for itself waits without end.
+  /// The same, without a copy where possible. The results that a program keeps hold memory of the
+  /// budget, up to a quarter of OpenOptions::memory (each counts as its size, rounded up to whole
+  /// MiB). Results beyond that are copies in the program's own heap, so reading never waits for
+  /// results that are kept. OutOfMemory, with the number of bytes, where the heap has no room.
   Result<Bytes> read(std::uint64_t offset, std::size_t size);
 
   class Impl;
   explicit ViewFile(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
  private:
+  friend Result<Bytes> lend(const ViewFile& file, std::uint64_t offset, std::size_t size);
+
   std::shared_ptr<Impl> impl_;
+};
+
+/// A tensor of a view, by itself: row-major and little-endian, whatever files the view packs it in.
+/// Copies share the position of one reader, as those of a ViewFile do.
+class Tensor {
+ public:
+  TensorInfo info() const;
+  /// Bytes of `rows` indices of the first dimension. A scalar has one row. Errors: InvalidArgument
+  /// (beyond the shape; or rows that end within a byte).
+  Result<std::uint64_t> size_of_rows(std::int64_t first, std::int64_t rows) const;
+
+  /// Reads all of it. Errors: InvalidArgument (`out` has another size), and those of
+  /// ViewFile::read().
+  Result<void> read(std::span<std::byte> out) const;
+  /// Reads `rows` indices of the first dimension from `first`, and no byte of the others. Errors:
+  /// those of size_of_rows() and read().
+  Result<void> read_rows(std::int64_t first, std::int64_t rows, std::span<std::byte> out) const;
+
+  class Impl;
+  explicit Tensor(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  friend class View;
+
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// A tensor to read, or rows of it, and where to.
+struct TensorRead {
+  std::size_t tensor = 0;    // index in View::tensors()
+  std::span<std::byte> out;  // as long as the tensor, or as its rows
+  std::int64_t first_row = 0;
+  std::int64_t rows = kAllRows;
+
+  static constexpr std::int64_t kAllRows = -1;
+};
+
+struct ReadManyOptions {
+  /// Threads that read; 0: one for each CPU.
+  unsigned jobs = 0;
+  /// Ends the work early, with an error Stopped.
+  std::stop_token stop = {};
+  /// Called from several threads, one at a time, with bytes done so far and the total.
+  std::function<void(std::uint64_t done, std::uint64_t total)> progress = {};
 };
 
 /// A directory that shows the checkpoint in one form. Immutable.
@@ -265,10 +358,21 @@ class View {
 
   FileList files() const;
 
-  /// The target tensors, in the order of their files' layout. Empty for `source`.
-  std::vector<TensorInfo> tensors() const;
+  /// The target tensors. Empty for `source`.
+  ViewTensors tensors() const;
   /// Errors: NotFound.
   Result<ViewFile> open(std::string_view path, ReadOptions options = {}) const;
+
+  /// The tensor that ViewTensors::find() finds. Errors: NotFound (with the name that is most like
+  /// it).
+  Result<Tensor> tensor(std::string_view name, ReadOptions options = {}) const;
+  /// The same by the index in tensors(). Errors: NotFound.
+  Result<Tensor> tensor(std::size_t index, ReadOptions options = {}) const;
+
+  /// Reads many tensors, by several threads, in the order in which their files have them, whatever
+  /// the order of `reads`. The fast way to load a model. Errors: those of Tensor::read_rows() (with
+  /// the tensor's name); then some of the places are filled and others are not. Stopped.
+  Result<void> read(std::span<const TensorRead> reads, const ReadManyOptions& options = {}) const;
 
   class Impl;
   explicit View(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string_view>
 #include <utility>
 
@@ -58,6 +59,8 @@ struct ReadOptions {
   /// stops once the reader asks for 256 KiB or more at once, because an answer is cheaper then.
   /// Sequential source reads for deliveries count as `once`, unless other readers use those pages.
   std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
+  /// Ends a read that is under way, and those after it, with an error Stopped.
+  std::stop_token stop = {};
 };
 
 /// Read-only bytes, and the owner that keeps them alive. Cheap to copy.

@@ -6,16 +6,20 @@
 // memory one directory name at a time.
 #include <algorithm>
 #include <cstdlib>
+#include <new>
 #include <optional>
-#include <unordered_map>
 
 #include <ckfs/checkpoint.h>
 
 #include "api/checkpoint_impl.h"
+#include "api/kept_results.h"
+#include "api/lend.h"
 #include "api/open_prepared.h"
+#include "api/own_process.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/size_text.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "base/units.h"
 #include "chunks/decoded_chunks.h"
@@ -59,7 +63,7 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
   CKFS_TRY(std::shared_ptr<const ViewFiles> files,
            ViewFiles::create(definition, *checkpoint->files, checkpoint->readers));
   // Sizes, names and inodes are final from here.
-  auto view = std::make_shared<View::Impl>();
+  auto view = make_owned_here<View::Impl>();
   view->checkpoint = std::move(checkpoint);
   view->name = definition->spec.canonical();
   view->definition = std::move(definition);
@@ -170,6 +174,8 @@ std::string_view name(Exactness exactness) {
 
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                     const OpenOptions& options) {
+  std::optional<StopScope> scope;
+  if (options.stop.stop_possible()) scope.emplace(options.stop);
   CKFS_TRY(std::unique_ptr<SourceFiles> files, prepare_source(source, options, 1));
   return open_prepared(source, options, std::move(files));
 }
@@ -296,7 +302,7 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));
   }
   const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
-  return Checkpoint(std::make_shared<Checkpoint::Impl>(
+  return Checkpoint(make_owned_here<Checkpoint::Impl>(
       source, std::move(files), std::move(catalog), budget,
       EngineOptions{
           .threads = options.threads,
@@ -331,10 +337,12 @@ const std::vector<ViewInfo>& Checkpoint::Impl::summaries() {
 }
 
 std::vector<ViewInfo> Checkpoint::views() const {
+  if (!impl_->owner.is_here()) return {};
   return impl_->summaries();
 }
 
 Result<std::shared_ptr<const View::Impl>> Checkpoint::Impl::view(std::string_view spelling) {
+  CKFS_TRY_VOID(check_process());
   CKFS_TRY(const ViewSpec spec, parse_view_spec(spelling, recipes));
   CKFS_TRY_VOID(check_shard_size(spec, spelling));
   {
@@ -418,6 +426,7 @@ std::uint64_t Checkpoint::fingerprint() const {
 
 Statistics Checkpoint::statistics() const {
   Statistics result;
+  if (!impl_->owner.is_here()) return result;
   const IoStatistics io = impl_->files->statistics();
   for (std::size_t i = 0; i < io.files.size(); ++i) {
     if (io.files[i].requests == 0) continue;
@@ -472,27 +481,8 @@ FileList View::files() const {
   return FileList(impl_->files);
 }
 
-std::vector<TensorInfo> View::tensors() const {
-  std::vector<TensorInfo> tensors;
-  tensors.reserve(impl_->definition->tensors.size());
-  // A tensor may lie in several files.
-  std::unordered_map<const Definition*, std::vector<bool>> seen;
-  for (const std::size_t file : impl_->files->tensor_files()) {
-    const Definition& definition = *impl_->files->definition(file);
-    std::vector<bool>& seen_here = seen[&definition];
-    seen_here.resize(definition.tensors.size(), false);
-    for (const std::uint32_t id : impl_->files->tensors(file)) {
-      if (seen_here[id]) continue;
-      seen_here[id] = true;
-      const ModelTensor& tensor = definition.tensors[id];
-      tensors.push_back({tensor.name, ckfs::name(tensor.expr.dtype()), tensor.expr.shape(), file,
-                         tensor.exactness});
-    }
-  }
-  return tensors;
-}
-
 Result<ViewFile> View::open(std::string_view path, ReadOptions options) const {
+  CKFS_TRY_VOID(impl_->checkpoint->check_process());
   const std::optional<std::size_t> file = impl_->files->find(path);
   if (!file) return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
   if (options.deliver) {
@@ -507,9 +497,11 @@ Result<ViewFile> View::open(std::string_view path, ReadOptions options) const {
       return taken;
     };
   }
-  return ViewFile(std::make_shared<ViewFile::Impl>(
+  const std::stop_token stop = options.stop;
+  return ViewFile(make_owned_here<ViewFile::Impl>(
       impl_, *file,
-      impl_->checkpoint->engine->open_stream(impl_->files->layout(*file), std::move(options))));
+      impl_->checkpoint->engine->open_stream(impl_->files->layout(*file), std::move(options)),
+      stop));
 }
 
 FileInfo ViewFile::info() const {
@@ -531,7 +523,12 @@ void count(const ViewFile::Impl& file, std::uint64_t bytes) {
 
 /// Runs one read, and notes how long it took where it gives bytes.
 template <typename Read>
-auto timed(const ViewFile::Impl& file, ByteRange range, Read&& read) {
+std::invoke_result_t<Read> timed(const ViewFile::Impl& file, ByteRange range, Read&& read) {
+  CKFS_TRY_VOID(file.view->checkpoint->check_process());
+  // Without a token of its own it is the caller's.
+  std::optional<StopScope> scope;
+  if (file.stop.stop_possible()) scope.emplace(file.stop);
+  if (file.stop.stop_requested()) return stopped(file.stream->file().path);
   const auto begin = std::chrono::steady_clock::now();
   auto result = read();
   if (result) {
@@ -555,14 +552,48 @@ Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> ou
   return size;
 }
 
-Result<Bytes> ViewFile::read(std::uint64_t offset, std::size_t size) {
-  const ByteRange range = within(*impl_->stream, offset, size);
+Result<Bytes> lend(const ViewFile& file, std::uint64_t offset, std::size_t size) {
+  const ViewFile::Impl& impl = *file.impl_;
+  const ByteRange range = within(*impl.stream, offset, size);
   if (range.empty()) return Bytes();
-  CKFS_TRY(Bytes bytes, timed(*impl_, range, [&] {
-             return impl_->view->checkpoint->engine->read(*impl_->stream, range);
+  CKFS_TRY(Bytes bytes, timed(impl, range, [&] {
+             return impl.view->checkpoint->engine->read(*impl.stream, range);
            }));
-  count(*impl_, bytes.size());
+  count(impl, bytes.size());
   return bytes;
+}
+
+Result<Bytes> ViewFile::read(std::uint64_t offset, std::size_t size) {
+  const std::shared_ptr<KeptResults> kept = impl_->view->checkpoint->kept;
+  const std::uint64_t length = within(*impl_->stream, offset, size).size();
+  if (length == 0) return Bytes();
+  if (const std::uint64_t counted = KeptResults::counted(length); kept->take(counted)) {
+    auto bytes = lend(*this, offset, size);
+    if (!bytes) {
+      kept->give(counted);
+      return bytes;
+    }
+    // The owner of the bytes goes with the last copy of the result, in this process.
+    const std::span<const std::byte> span = bytes->span();
+    const OwnProcess owner;
+    auto result = std::make_unique<Bytes>(*std::move(bytes));
+    return Bytes(span, std::shared_ptr<const void>(static_cast<const void*>(result.release()),
+                                                   [kept, counted, owner](const void* held) {
+                                                     if (!owner.is_here()) return;
+                                                     delete static_cast<const Bytes*>(held);
+                                                     kept->give(counted);
+                                                   }));
+  }
+  const auto bytes = static_cast<std::size_t>(length);
+  const std::shared_ptr<std::byte[]> copy(new (std::nothrow) std::byte[bytes]);
+  if (copy == nullptr) {
+    return fail(ErrorCode::OutOfMemory,
+                "{}: a result of {} bytes: the heap has no room (results that are kept have {} of "
+                "the {} bytes that they may have of the budget)",
+                impl_->stream->file().path, bytes, kept->now(), kept->most());
+  }
+  CKFS_TRY(const std::size_t got, read(offset, std::span(copy.get(), bytes)));
+  return Bytes(std::span<const std::byte>(copy.get(), got), copy);
 }
 
 std::string_view version() {

@@ -6,12 +6,17 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include <ckfs/checkpoint.h>
 
+#include "api/kept_results.h"
 #include "api/metrics.h"
+#include "api/own_process.h"
+#include "api/tensor_table.h"
 #include "base/mutex.h"
 #include "catalog/catalog.h"
 #include "chunks/chunk_source.h"
@@ -41,6 +46,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         recipes(std::move(all_recipes)),
         readers(readers_of(*files, *catalog)),
         memory(budget->limit()),
+        kept(std::make_shared<KeptResults>(memory)),
         spill(std::move(spilled)),
         inner_files(catalog->inner_files().empty()
                         ? nullptr
@@ -72,6 +78,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   /// Statistics::given.
   std::vector<Statistics::Given> given();
 
+  /// Errors: InvalidArgument: this is a forked child of the process that opened the checkpoint.
+  Result<void> check_process() const { return owner.check(path.native()); }
+
  private:
   EngineOptions with_rest(EngineOptions options);
   /// The view's definition: one that is kept, or a new one.
@@ -89,6 +98,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
       CKFS_GUARDED_BY(mutex_);  // by summaries(), by canonical name
 
  public:
+  const OwnProcess owner;
   const std::filesystem::path path;  // that the checkpoint was opened with
   const std::unique_ptr<SourceFiles> files;
   const std::shared_ptr<const Catalog> catalog;
@@ -99,7 +109,9 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
   const Recipes recipes;
   const std::shared_ptr<const SourceReaders> readers;
   ReadTimes read_times;
-  const std::uint64_t memory;                          // the budget
+  const std::uint64_t memory;  // the budget
+  /// Shared apart from the checkpoint: a result may outlive it.
+  const std::shared_ptr<KeptResults> kept;
   const std::shared_ptr<Spill> spill;                  // of the user's choice; nullptr: none
   const std::unique_ptr<InnerFileSource> inner_files;  // nullptr: all places are known
   const std::unique_ptr<ChunkSource> chunks;           // nullptr: no chunk is compressed
@@ -117,6 +129,16 @@ class View::Impl {
   std::shared_ptr<const Definition> definition;
   std::shared_ptr<const ViewFiles> files;
   std::shared_ptr<GivenBytes> given;
+
+  /// Made when it is first asked for.
+  const TensorTable& tensors() const {
+    std::call_once(numbered_, [this] { tensors_.emplace(*files); });
+    return *tensors_;
+  }
+
+ private:
+  mutable std::once_flag numbered_;
+  mutable std::optional<TensorTable> tensors_;
 };
 
 class ViewFile::Impl {
@@ -124,6 +146,7 @@ class ViewFile::Impl {
   std::shared_ptr<const View::Impl> view;
   std::size_t file = 0;  // index in view->files
   std::shared_ptr<ReadStream> stream;
+  std::stop_token stop;  // ReadOptions::stop
 };
 
 }  // namespace ckfs

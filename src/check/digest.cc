@@ -8,6 +8,7 @@
 #include <set>
 
 #include "api/checkpoint_impl.h"
+#include "api/lend.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
 #include "base/stop.h"
@@ -216,7 +217,7 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
     }
     for (std::uint64_t at = 0; at < info.size;) {
       if (stop_asked()) return stopped(info.path);
-      CKFS_TRY(const Bytes bytes, file.read(at, std::min(kPiece, info.size - at)));
+      CKFS_TRY(const Bytes bytes, lend(file, at, std::min(kPiece, info.size - at)));
       for (const auto& sum : sums) sum->add(bytes.span());
       at += bytes.size();
       const MutexLock lock(mutex);

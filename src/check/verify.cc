@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "api/checkpoint_impl.h"
+#include "api/lend.h"
 #include "api/report.h"
 #include "base/hash.h"
 #include "base/mutex.h"
@@ -259,7 +260,7 @@ std::string Comparison::describe(std::size_t file, std::uint64_t offset, std::ui
 Result<void> Comparison::compare_piece(ViewFile& file, const UniqueFd& copy, std::size_t number,
                                        std::uint64_t at, std::span<std::byte> buffer) {
   const FileInfo info = files_[number];
-  CKFS_TRY(const Bytes here, file.read(at, buffer.size()));
+  CKFS_TRY(const Bytes here, lend(file, at, buffer.size()));
   CKFS_CHECK(here.size() == buffer.size());
   for (std::size_t done = 0; done < buffer.size();) {
     const ssize_t got = ::pread(copy.get(), buffer.data() + done, buffer.size() - done,
@@ -473,6 +474,22 @@ Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDige
   differences.give(result);
   if (journal && result.differing == 0) CKFS_TRY_VOID(journal->remove());
   return result;
+}
+
+nlohmann::ordered_json json_members(const VerifyResult& result, double sample) {
+  nlohmann::ordered_json json{{"equal", result.differing == 0},
+                              {"sample", sample},
+                              {"files", result.files},
+                              {"bytes", result.bytes},
+                              {"bytes_kept", result.bytes_kept},
+                              {"pieces", result.pieces},
+                              {"pieces_compared", result.compared},
+                              {"differing", result.differing},
+                              {"differences", nlohmann::ordered_json::array()}};
+  for (const Difference& difference : result.differences) {
+    json["differences"].push_back({{"path", difference.path}, {"text", difference.text}});
+  }
+  return json;
 }
 
 }  // namespace ckfs

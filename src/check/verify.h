@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,9 @@ struct VerifyResult {
   /// The first kMostDifferences of them, by path.
   std::vector<Difference> differences;
 };
+
+/// The members of `ckfs verify --json` that come from a result of VerifyOptions::sample `sample`.
+nlohmann::ordered_json json_members(const VerifyResult& result, double sample);
 
 inline constexpr std::uint64_t kVerifyPiece = std::uint64_t{1} << 20;
 inline constexpr std::size_t kMostDifferences = 100;

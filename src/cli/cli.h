@@ -14,7 +14,9 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "api/open_option.h"
 #include "base/error.h"
+#include "fetch/location.h"
 
 namespace ckfs::cli {
 
@@ -46,6 +48,7 @@ class Action {
 // Each adds one verb to `app`, in the order of the help; parsing that verb sets `action`.
 void add_mount(CLI::App& app, Action& action);
 void add_umount(CLI::App& app, Action& action);
+void add_run(CLI::App& app, Action& action);
 void add_list(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
 void add_ls(CLI::App& app, Action& action);
@@ -82,26 +85,17 @@ struct CommonOptions {
 /// 64 MiB at least; else 1 GiB. Says so in the log where there is a limit.
 OpenOptions open_options(const CommonOptions& options);
 
-/// One of the common options by name: "tag", "key", "item", "step", "config", "recipe" (one more
-/// file), "family", "memory", "spill", "spill_size", "io", "threads", "log_level", "log_file",
-/// "tile_bytes", "endpoint_url", "header_file", "connections", "timeout", "cache_dir",
-/// "cache_size", and the flags of common_flags() with "1" or "0". The one parser for `--memory
-/// 1GiB` and
-/// `-o memory=1GiB`. Errors: InvalidArgument, and those of reading a recipe.
+/// One of the common options by name: those of set_open_option(), "log_level", "log_file". The one
+/// parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument, and those of reading a
+/// recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
 
 /// Those of the common options that take no value on a command line.
 std::span<const std::string_view> common_flags();
 
-/// What reports and logs call a source: as the user wrote it, without the secrets of a URL.
-std::string shown_source(const std::string& source);
-
 /// The environment variable that sets the default of a shared option: CKFS_SPILL_SIZE of
 /// "spill-size" or "spill_size".
 std::string variable_of(std::string_view option);
-
-/// A whole decimal number. Errors: InvalidArgument, naming `thing`.
-Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text);
 
 /// Adds an option with a whole number from `least` to `most`. Requires: `most` is an unsigned's.
 template <typename Number>

@@ -7,11 +7,12 @@
 #include <spdlog/spdlog.h>
 
 #include "api/report.h"
+#include "api/report_json.h"
+#include "api/result_json.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/log.h"
 #include "cli/progress.h"
-#include "cli/result_json.h"
 #include "cli/running.h"
 #include "export/exporter.h"
 #include "export/fleet.h"
@@ -55,13 +56,7 @@ Result<Outcome> export_whole(const ExportCommand& command, const Checkpoint& che
     line += fmt::format("; {} files were there already", result.files_kept);
   }
   if (!result.replaced.empty()) line += fmt::format("; replaced {}", result.replaced);
-  return Outcome{std::move(line),
-                 {{"finished", true},
-                  {"bytes", result.bytes},
-                  {"bytes_kept", result.bytes_kept},
-                  {"files", result.files},
-                  {"files_kept", result.files_kept},
-                  {"replaced", result.replaced.empty() ? Json() : Json(result.replaced)}}};
+  return Outcome{std::move(line), json_members(result)};
 }
 
 Result<Outcome> export_part(const ExportCommand& command, const FleetPlace& place,
@@ -149,7 +144,7 @@ Result<void> export_to_directory(const ExportCommand& command) {
   json["out"] = command.out;
   json["seconds"] = progress.seconds();
   json.update(ended->members);
-  return print(json_text(json));
+  return print(render(json));
 }
 
 }  // namespace

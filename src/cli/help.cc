@@ -36,6 +36,8 @@ constexpr Example kExamples[] = {
     {"mount", "ckfs mount --memory 4GiB -o allow_other deepseek-ai/DeepSeek-V3 /mnt/deepseek"},
     {"umount", "ckfs umount view"},
     {"umount", "ckfs umount --all"},
+    {"run", "ckfs run DeepSeek-V3 -- python load.py {}/bf16-safetensors"},
+    {"run", "ckfs run --memory 4GiB DeepSeek-V3 -- cp -r {}/bf16-safetensors /scratch"},
     {"list", "ckfs list"},
     {"list", "ckfs list --json"},
     {"inspect", "ckfs inspect DeepSeek-V3"},

@@ -101,6 +101,7 @@ int run(std::vector<std::string> words) {
   Action action;
   add_mount(app, action);
   add_umount(app, action);
+  add_run(app, action);
   add_list(app, action);
   add_inspect(app, action);
   add_ls(app, action);

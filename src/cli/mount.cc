@@ -13,6 +13,7 @@
 #include <limits>
 #include <malloc.h>
 #include <spdlog/spdlog.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include "base/unique_fd.h"
 #include "cli/cli.h"
 #include "cli/log.h"
+#include "cli/mounting.h"
 #include "cli/notify.h"
 #include "cli/walls.h"
 #include "fetch/program.h"
@@ -43,17 +45,6 @@ namespace {
 constexpr unsigned kRings = 64;
 constexpr std::uint64_t kMostDevice = 1'048'576;
 constexpr std::uint64_t kNoBound = std::numeric_limits<std::uint64_t>::max();
-
-struct MountCommand {
-  MountWords words;
-  std::string source;
-  std::string mountpoint;
-  std::vector<std::string> lists;  // of -o
-  std::string log;                 // where it goes: MountFacts::log
-  std::optional<unsigned> device;  // a mounted /dev/fuse: --fuse-fd
-  bool foreground = false;
-  bool verbose = false;
-};
 
 std::uint32_t process_umask() {
   const mode_t mask = ::umask(077);
@@ -178,7 +169,25 @@ void leave_terminal() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
 }
 
+/// Those beside the standard ones.
+std::vector<int> open_descriptors() {
+  std::vector<int> open;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+    const auto fd = parse_number("descriptor", entry.path().filename());
+    if (fd && *fd > STDERR_FILENO) open.push_back(static_cast<int>(*fd));
+  }
+  // The one that listed them is closed by now, and its number may be another's soon.
+  std::erase_if(open, [](int fd) { return ::fcntl(fd, F_GETFD) < 0; });
+  return open;
+}
+
 [[noreturn]] void run_daemon(const MountCommand& command, const DaemonLog& log, UniqueFd pipe) {
+  if (command.with_parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (::getppid() != command.parent) ::_exit(1);  // it is gone already
+  }
+  for (const int fd : command.inherited) ::close(fd);
   ::setsid();
   // Not to keep the directory busy that ckfs was started in.
   (void)!::chdir("/");
@@ -291,9 +300,16 @@ class OwnMountpoint {
   bool made_ = false;
 };
 
-Result<void> mount(MountCommand command) {
+}  // namespace
+
+Result<void> mount_checkpoint(MountCommand command) {
   // What a caller left open (a lock, a pipe) is not for a daemon to keep.
-  if (!command.foreground) (void)::close_range(STDERR_FILENO + 1, ~0U, 0);
+  if (command.with_parent) {
+    command.parent = ::getpid();
+    command.inherited = open_descriptors();
+  } else if (!command.foreground) {
+    (void)::close_range(STDERR_FILENO + 1, ~0U, 0);
+  }
   CKFS_TRY(command.source, source_from_root(command.source, command.words.common.open.remote));
   if (command.mountpoint.empty()) command.mountpoint = fmt::format("/dev/fd/{}", *command.device);
   CKFS_TRY(command.mountpoint, from_root(command.mountpoint));
@@ -329,7 +345,8 @@ Result<void> mount(MountCommand command) {
   CKFS_TRY(const DaemonLog log, start_daemon_log(common));
   command.log = log.place;
   CKFS_TRY(const std::string version, mount_in_background(command, log));
-  mountpoint->keep();  // with a device it is in the foreground
+  mountpoint->keep();                  // with a device it is in the foreground
+  if (command.with_parent) return {};  // standard output is another program's
   if (!version.empty()) {
     (void)print(one_line(fmt::format("{}: {}", command.mountpoint, version)) + "\n");
   }
@@ -340,16 +357,8 @@ Result<void> mount(MountCommand command) {
   return {};
 }
 
-}  // namespace
-
-void add_mount(CLI::App& app, Action& action) {
-  auto command = std::make_shared<MountCommand>();
-  CLI::App* verb = app.add_subcommand("mount", "show a checkpoint's views in a directory");
-  verb->add_option("SRC", command->source, kSourceText)->required();
-  verb->add_option(
-      "MNT", command->mountpoint,
-      "directory to mount at; made if it is missing (with --fuse-fd: its name in logs)");
-  verb->add_option_function<std::vector<std::string>>(
+void add_mount_options(CLI::App& verb, const std::shared_ptr<MountCommand>& command) {
+  verb.add_option_function<std::vector<std::string>>(
           "-o",
           [command](const std::vector<std::string>& lists) {
             const Result<void> parsed = parse_mount_words(lists, command->words);
@@ -358,10 +367,22 @@ void add_mount(CLI::App& app, Action& action) {
           "mount options, with commas between; repeatable (--help-all lists them)")
       ->type_name("OPTION,...")
       ->allow_extra_args(false);
-  verb->add_flag("-f,--foreground", command->foreground, "stay in the foreground");
-  verb->add_flag_callback(
+  verb.add_flag_callback(
       "--no-sandbox", [command] { command->words.confined = false; },
       "do not confine the daemon (Landlock, seccomp)");
+  command->words.common.log_level = "info";
+  add_common(verb, command->words.common, Tuning::Yes);
+}
+
+void add_mount(CLI::App& app, Action& action) {
+  auto command = std::make_shared<MountCommand>();
+  CLI::App* verb = app.add_subcommand("mount", "show a checkpoint's views in a directory");
+  verb->add_option("SRC", command->source, kSourceText)->required();
+  verb->add_option(
+      "MNT", command->mountpoint,
+      "directory to mount at; made if it is missing (with --fuse-fd: its name in logs)");
+  add_mount_options(*verb, command);
+  verb->add_flag("-f,--foreground", command->foreground, "stay in the foreground");
   verb->add_option_function<std::string>(
           "--fuse-fd",
           [command](const std::string& value) {
@@ -378,13 +399,11 @@ void add_mount(CLI::App& app, Action& action) {
           "mounted; implies -f")
       ->type_name("N");
   verb->add_flag("-v,--verbose", command->verbose, "print where the log goes");
-  command->words.common.log_level = "info";
-  add_common(*verb, command->words.common, Tuning::Yes);
   verb->callback([command, &action] {
     if (command->mountpoint.empty() && !command->device) {
       throw CLI::ValidationError("MNT is required (or --fuse-fd)");
     }
-    action = [command] { return mount(*command); };
+    action = [command] { return mount_checkpoint(*command); };
   });
 }
 

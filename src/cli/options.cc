@@ -3,81 +3,18 @@
 // `--memory 1GiB` and `-o memory=1GiB` are one parser, so the two spellings never differ. CLI11's
 // own converters are not used for values: their messages span lines and name C++ types.
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
-#include <fcntl.h>
-#include <filesystem>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "api/open_option.h"
 #include "api/report.h"
 #include "base/memory_limit.h"
-#include "base/size_text.h"
-#include "base/text.h"
-#include "base/unique_fd.h"
-#include "base/units.h"
 #include "cli/cli.h"
-#include "fetch/location.h"
-#include "view/recipes/recipe.h"
-#include "view/view.h"
 
 namespace ckfs::cli {
 
 namespace {
-
-constexpr std::uint64_t kMinMemory = 64_MiB;
-constexpr std::uint64_t kMaxThreads = 1024;
-constexpr std::uint64_t kMinTile = 4_KiB;
-
-Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& value,
-                                  std::uint64_t least) {
-  const Result<std::uint64_t> size = parse_size(value);
-  if (!size) {
-    return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is not a size (such as 4096, 512MiB, 2GB)",
-                name, value);
-  }
-  if (*size < least) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} is too little (at least {})", name,
-                size_text(*size), size_text(least));
-  }
-  return *size;
-}
-
-constexpr std::uint64_t kMinCache = 64_MiB;
-constexpr std::uint64_t kMaxConnections = 1024;
-constexpr std::uint64_t kMaxTimeout = 86'400;  // a day
-
-Result<unsigned> parse_within(const std::string& name, const std::string& value,
-                              std::uint64_t most) {
-  CKFS_TRY(const std::uint64_t number, parse_number(name, value));
-  if (number == 0 || number > most) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} is out of range (1 to {})", name, number, most);
-  }
-  return static_cast<unsigned>(number);
-}
-
-Result<bool> parse_flag(const std::string& name, const std::string& value) {
-  if (value == "1" || value == "0") return value == "1";
-  return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is neither 1 nor 0", name, value);
-}
-
-/// Read here and not where the checkpoint is opened: a daemon's directory is another.
-Result<RecipeText> read_recipe(const std::string& path) {
-  // Opens a named pipe without waiting for a writer. Then waits for the text, if there is a writer.
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) return system_failure(errno, path, "open");
-  if (::fcntl(file.get(), F_SETFL, 0) != 0) return system_failure(errno, path, "open");
-  std::string text(kMaxRecipe + 1, '\0');
-  std::size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t got = ::read(file.get(), text.data() + size, text.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_failure(errno, path, "read");
-    if (got == 0) break;
-    size += static_cast<std::size_t>(got);
-  }
-  return RecipeText{path, text.substr(0, size)};  // no more memory than the text has: it is kept
-}
 
 void add_value(CLI::App& verb, CommonOptions& options, const std::string& name,
                const std::string& type, const std::string& text, const std::string& group) {
@@ -123,22 +60,11 @@ void take_variables(const CLI::App& verb, CommonOptions& options) {
 
 }  // namespace
 
-Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text) {
-  std::uint64_t number = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
-    return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is not a whole number (0 to 2^64 - 1)",
-                thing, text);
-  }
-  return number;
-}
-
 OpenOptions open_options(const CommonOptions& options) {
   OpenOptions open = options.open;
   if (!options.memory_auto) return open;
-  open.memory = OpenOptions().memory;
+  open.memory = automatic_memory();
   if (const std::optional<std::uint64_t> limit = group_memory_limit()) {
-    open.memory = std::max(kMinMemory, *limit / 4);
     spdlog::info("memory: {}, a quarter of this control group's limit of {} (--memory changes it)",
                  human_size(open.memory), human_size(*limit));
   }
@@ -146,78 +72,16 @@ OpenOptions open_options(const CommonOptions& options) {
 }
 
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value) {
-  if ((name == "tag" || name == "key" || name == "item" || name == "config" || name == "recipe" ||
-       name == "family" || name == "spill" || name == "endpoint_url" || name == "header_file" ||
-       name == "cache_dir") &&
-      value.empty()) {
-    return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
+  if (name == "memory") options.memory_auto = value == "auto";
+  if (name == "recipe" && options.default_recipes) {
+    // In the place of the environment's, once it is known to be one.
+    OpenOptions own;
+    CKFS_TRY_VOID(set_open_option(own, name, value));
+    options.default_recipes = false;
+    options.open.recipes = std::move(own.recipes);
+    return {};
   }
-  if (name == "tag") {
-    options.open.tag = value;
-  } else if (name == "key") {
-    options.open.key = value;
-  } else if (name == "item") {
-    options.open.item = value;
-  } else if (name == "step") {
-    CKFS_TRY(options.open.step, parse_number(name, value));
-  } else if (name == "config") {
-    options.open.config = value;
-  } else if (name == "recipe") {
-    CKFS_TRY(RecipeText recipe, read_recipe(value));
-    if (std::exchange(options.default_recipes, false)) options.open.recipes.clear();
-    options.open.recipes.push_back(std::move(recipe));
-  } else if (name == "family") {
-    options.open.family = value;
-  } else if (name == "memory") {
-    options.memory_auto = value == "auto";
-    if (!options.memory_auto) {
-      CKFS_TRY(options.open.memory, parse_bytes(name, value, kMinMemory));
-    }
-  } else if (name == "spill") {
-    options.open.spill = value;
-  } else if (name == "spill_size") {
-    CKFS_TRY(options.open.spill_size, parse_bytes(name, value, kMinTile));
-  } else if (name == "tile_bytes") {
-    CKFS_TRY(options.open.tile_bytes, parse_bytes(name, value, kMinTile));
-  } else if (name == "threads") {
-    CKFS_TRY(const std::uint64_t threads, parse_number(name, value));
-    if (threads > kMaxThreads) {
-      return fail(ErrorCode::InvalidArgument, "threads: {} are too many (at most {})", threads,
-                  kMaxThreads);
-    }
-    options.open.threads = static_cast<unsigned>(threads);
-  } else if (name == "io") {
-    if (value == "auto") {
-      options.open.io = IoEngine::Auto;
-    } else if (value == "uring") {
-      options.open.io = IoEngine::Uring;
-    } else if (value == "pread") {
-      options.open.io = IoEngine::Pread;
-    } else {
-      return fail(ErrorCode::InvalidArgument, "io: \"{}\" is not one of auto, uring, pread", value);
-    }
-  } else if (name == "endpoint_url") {
-    options.open.remote.endpoint_url = value;
-  } else if (name == "header_file") {
-    options.open.remote.header_file = value;
-  } else if (name == "cache_dir") {
-    options.open.remote.cache_dir = value;
-  } else if (name == "cache_size") {
-    options.open.remote.cache_size = 0;
-    if (value != "0") {
-      CKFS_TRY(options.open.remote.cache_size, parse_bytes(name, value, kMinCache));
-    }
-  } else if (name == "connections") {
-    CKFS_TRY(options.open.remote.connections, parse_within(name, value, kMaxConnections));
-  } else if (name == "timeout") {
-    CKFS_TRY(options.open.remote.timeout, parse_within(name, value, kMaxTimeout));
-  } else if (name == "anonymous") {
-    CKFS_TRY(options.open.remote.anonymous, parse_flag(name, value));
-  } else if (name == "requester_pays") {
-    CKFS_TRY(options.open.remote.requester_pays, parse_flag(name, value));
-  } else if (name == "offline") {
-    CKFS_TRY(options.open.remote.offline, parse_flag(name, value));
-  } else if (name == "log_level") {
+  if (name == "log_level") {
     constexpr std::string_view kLevels[] = {"debug", "info", "warn", "error", "off"};
     if (std::ranges::find(kLevels, value) == std::end(kLevels)) {
       return fail(ErrorCode::InvalidArgument,
@@ -227,7 +91,8 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
   } else if (name == "log_file") {
     options.log_file = value;
   } else {
-    return fail(ErrorCode::InvalidArgument, "{}: no such option", name);
+    CKFS_TRY(const bool known, set_open_option(options.open, name, value));
+    if (!known) return fail(ErrorCode::InvalidArgument, "{}: no such option", name);
   }
   return {};
 }
@@ -235,14 +100,6 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
 std::span<const std::string_view> common_flags() {
   static constexpr std::string_view kNames[] = {"anonymous", "requester_pays", "offline"};
   return kNames;
-}
-
-std::string shown_source(const std::string& source) {
-  if (!is_location(source)) return source;
-  const auto location = parse_location(source);
-  // Any other URL may have a secret anywhere: only its scheme is shown.
-  if (!location) return source.substr(0, source.find("://"));
-  return location->service == RemoteService::Web ? location->masked() : source;
 }
 
 std::string variable_of(std::string_view option) {

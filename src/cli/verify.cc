@@ -11,13 +11,14 @@
 #include <unistd.h>
 
 #include "api/report.h"
+#include "api/report_json.h"
+#include "api/result_json.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "cli/cli.h"
 #include "cli/log.h"
 #include "cli/progress.h"
-#include "cli/result_json.h"
 #include "cli/running.h"
 
 namespace ckfs::cli {
@@ -126,19 +127,8 @@ std::string result_json(const VerifyCommand& command, const Checkpoint& checkpoi
   nlohmann::ordered_json json = begin_result(checkpoint, view, shown_source(command.source));
   json["copy"] = command.copy;
   json["seconds"] = progress.seconds();
-  json["equal"] = result.differing == 0;
-  json["sample"] = command.sample;
-  json["files"] = result.files;
-  json["bytes"] = result.bytes;
-  json["bytes_kept"] = result.bytes_kept;
-  json["pieces"] = result.pieces;
-  json["pieces_compared"] = result.compared;
-  json["differing"] = result.differing;
-  json["differences"] = nlohmann::ordered_json::array();
-  for (const Difference& difference : result.differences) {
-    json["differences"].push_back({{"path", difference.path}, {"text", difference.text}});
-  }
-  return json_text(json);
+  json.update(json_members(result, command.sample));
+  return render(json);
 }
 
 Result<Exit> verify(const VerifyCommand& command) {

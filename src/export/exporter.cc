@@ -14,6 +14,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <spdlog/spdlog.h>
 #include <string>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "api/checkpoint_impl.h"
+#include "api/lend.h"
 #include "api/report.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
@@ -330,7 +332,7 @@ Result<void> ViewExport::write_file(const Wanted& info) {
         record_.change([&](ExportRecord& record) { record.files[info.path] = state; });
         return record_.store();
       }};
-  const auto read = [&](ByteRange range) { return source.read(range.begin, range.size()); };
+  const auto read = [&](ByteRange range) { return lend(source, range.begin, range.size()); };
   const Result<void> written = or_out_of_memory([&]() -> Result<void> {
     if (!in_order) CKFS_TRY_VOID(target.reserve({0, info.size}));
     const ExportRecord::File fresh{.size = info.size, .steps = state.steps};
@@ -584,6 +586,16 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(close_export(directory, std::move(record), checkpoint.mtime()));
   if (replaces && found->is_begun()) result.replaced = found->text();
   return result;
+}
+
+nlohmann::ordered_json json_members(const ExportResult& result) {
+  using Json = nlohmann::ordered_json;
+  return {{"finished", true},
+          {"bytes", result.bytes},
+          {"bytes_kept", result.bytes_kept},
+          {"files", result.files},
+          {"files_kept", result.files_kept},
+          {"replaced", result.replaced.empty() ? Json() : Json(result.replaced)}};
 }
 
 }  // namespace ckfs

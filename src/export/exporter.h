@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <stop_token>
 #include <string>
 
@@ -50,6 +51,9 @@ struct ExportResult {
   std::uint64_t bytes_kept = 0;  // written by an earlier run
   std::string replaced{};        // "a finished export of VIEW"; empty: nothing was replaced
 };
+
+/// The members of `ckfs export --json` that come from a result.
+nlohmann::ordered_json json_members(const ExportResult& result);
 
 /// Writes the files of `view` into `out`, with the checkpoint's mtime. A file that has its final
 /// name is complete, unless two hosts export there at once and OUT's file system has no locks

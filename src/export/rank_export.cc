@@ -12,6 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "api/lend.h"
 #include "api/report.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
@@ -345,7 +346,7 @@ Result<void> RankWriter::write_part(std::size_t number) {
     keeper_.change([&](RankRecord& now) { now.ranges[number].synced = at; });
     return {};
   };
-  const auto read = [&](ByteRange range) { return source.read(range.begin, range.size()); };
+  const auto read = [&](ByteRange range) { return lend(source, range.begin, range.size()); };
   const Result<void> written = or_out_of_memory([&]() -> Result<void> {
     CKFS_TRY_VOID(target.reserve(left));
     CKFS_TRY_VOID(write_range(read, left, target, left.begin,

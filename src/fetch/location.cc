@@ -198,4 +198,12 @@ std::optional<std::string_view> object_name_fault(std::string_view name) {
   }
 }
 
+std::string shown_source(const std::string& source) {
+  if (!is_location(source)) return source;
+  const auto location = parse_location(source);
+  // Any other URL may have a secret anywhere: only its scheme is shown.
+  if (!location) return source.substr(0, source.find("://"));
+  return location->service == RemoteService::Web ? location->masked() : source;
+}
+
 }  // namespace ckfs

@@ -51,4 +51,7 @@ Result<SourceLocation> parse_location(std::string_view text);
 /// without control characters; no segment is empty, "." or "..".
 std::optional<std::string_view> object_name_fault(std::string_view name);
 
+/// What reports and logs call a source: as the user wrote it, without the secrets of a URL.
+std::string shown_source(const std::string& source);
+
 }  // namespace ckfs

@@ -19,6 +19,7 @@
 #include <utility>
 #include <variant>
 
+#include "api/lend.h"
 #include "api/report.h"
 #include "api/status.h"
 #include "base/checked.h"
@@ -289,7 +290,7 @@ class Filesystem::Impl {
     }
     auto& content = std::get<ViewFile>(file->content);
     // Errors here are logged where they are found, with file, offset and tensor.
-    return content.read(offset, size);
+    return lend(content, offset, size);
   }
 
   void close(std::uint64_t handle) noexcept {

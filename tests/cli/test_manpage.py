@@ -54,6 +54,7 @@ class ManPage(cli_support.TestCase):
                "--timeout", "--offline", "--cache-dir", "--cache-size"}
         takes = {
             "mount": common,
+            "run": common,
             "cat": common,
             "export": common,
             "digest": common,

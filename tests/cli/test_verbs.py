@@ -34,7 +34,7 @@ class Usage(cli_support.TestCase):
     def test_wrong_command_lines_are_2(self):
         source = self.source
         for pattern, words in [
-            (r"mout: neither a verb nor a path \(did you mean mount\? there are: mount, umount, list, ",
+            (r"mout: neither a verb nor a path \(did you mean mount\? there are: mount, umount, run, list, ",
              ["mout", "a", "b"]),
             (r"xyzzy: neither a verb nor a path \(there are: mount, ", ["xyzzy"]),
             (r"ls: --jsno: no such option \(did you mean --json\?\) \(see ckfs ls --help\)",

@@ -1,8 +1,8 @@
-#include "cli/result_json.h"
+#include "api/result_json.h"
 
 #include <fmt/format.h>
 
-namespace ckfs::cli {
+namespace ckfs {
 
 nlohmann::ordered_json begin_result(const Checkpoint& checkpoint, const View& view,
                                     std::string_view source) {
@@ -14,8 +14,4 @@ nlohmann::ordered_json begin_result(const Checkpoint& checkpoint, const View& vi
           {"ckfs", version()}};
 }
 
-std::string json_text(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
-}  // namespace ckfs::cli
+}  // namespace ckfs

@@ -122,7 +122,6 @@ class Forms(Trees):
                                   if name != "step" and not name.startswith("params.params.")])
 
     def test_what_linen_has_in_collections_nnx_has_among_the_parameters(self):
-        kept = ("params.MoEBiasVar.", "params.Tid2EidVar.")
         for view in ("unscanned", "scanned"):
             want = self.model(self.tree("deepseek4", view))
             self.assertIn("layers.3.ffn.gate.bias", want)
@@ -140,11 +139,11 @@ class Forms(Trees):
 
             def with_more(tensors):
                 one = tensors["params.params.decoder.decoder_norm.scale"]
-                return {**tensors, kept[0] + "decoder.more": one}
+                return {**tensors, "params.MoEBiasVar.decoder.more": one}
             done = subprocess.run(
                 [ways.CKFS, "ls", self.tree("deepseek4", view, with_more), "bf16-safetensors"],
                 capture_output=True, text=True, check=False)
-            self.assertIn(f'"{kept[0]}decoder.more" is not an array that the rules know', done.stderr)
+            self.assertRegex(done.stderr, r'"params.MoEBiasVar.decoder.more" is not an? (array|tensor) that')
 
     def test_arrays_that_the_model_has_nothing_of_are_named(self):
         source = self.tree("deepseek4", "unscanned")

@@ -1,4 +1,6 @@
 // Functions that glibc has from 2.36 on, as it has them, for programs that run on 2.34.
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <sys/random.h>
@@ -7,10 +9,21 @@
 
 extern "C" {
 
-/// std::random_device of the static libstdc++ of Debian 12 asks for it.
+// Expat and std::random_device of the static libstdc++ ask for these two.
+
+void arc4random_buf(void* buffer, std::size_t size) noexcept {
+  for (auto* at = static_cast<char*>(buffer); size > 0;) {
+    const ssize_t got = ::getrandom(at, size, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) std::abort();
+    at += got;
+    size -= static_cast<std::size_t>(got);
+  }
+}
+
 std::uint32_t arc4random() noexcept {
   std::uint32_t value = 0;
-  if (::getrandom(&value, sizeof(value), 0) != sizeof(value)) std::abort();
+  arc4random_buf(&value, sizeof(value));
   return value;
 }
 

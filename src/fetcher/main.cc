@@ -58,6 +58,12 @@ std::string ca_bundle(const Surroundings& here) {
        {"CURL_CA_BUNDLE", "AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}) {
     if (std::string path = here.variable(name); !path.empty()) return path;
   }
+  // Where distributions have it: the one that curl was built on may not be this one.
+  for (const char* const path :
+       {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+        "/etc/ssl/ca-bundle.pem", "/etc/pki/tls/cacert.pem", "/etc/ssl/cert.pem"}) {
+    if (::access(path, R_OK) == 0) return path;
+  }
   return {};
 }
 

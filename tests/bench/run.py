@@ -22,6 +22,7 @@ import rows_fsdp
 import rows_maxtext
 import rows_many
 import rows_orbax
+import rows_python
 import rows_quantized
 import rows_reads
 import rows_source
@@ -34,9 +35,9 @@ NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "
          "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed", "zero",
          "fsdp", "ranks", "fleet", "split", "digest", "verify", "slow", "network", "far", "farmount",
          "farfaults", "decode", "chunks", "reshard", "cold", "maxtext", "uncompressed", "maxtextmount",
-         "orbaxmount", "dcpmount", "restore", "save", "neededmaxtext")
+         "orbaxmount", "dcpmount", "restore", "save", "neededmaxtext", "python")
 MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_fsdp, rows_many, rows_orbax,
-           rows_source, rows_far, rows_maxtext)
+           rows_source, rows_far, rows_maxtext, rows_python)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES
                       if hasattr(module, "bench_" + name)) for name in NAMES}
 

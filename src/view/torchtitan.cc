@@ -64,7 +64,14 @@ std::vector<Obstacle> titan_obstacles(const Catalog& catalog, const Recipes& rec
 }
 
 std::optional<Note> titan_remark(const Catalog& catalog, const Recipes& recipes) {
-  if (!is_titan_tree(catalog) || reads_titan_names(catalog, recipes)) return std::nullopt;
+  if (!is_titan_tree(catalog)) return std::nullopt;
+  if (reads_titan_names(catalog, recipes)) {
+    const auto config = config_numbers(catalog);
+    const ModelFamily* const family = config ? recipes.find_torchtitan(*config) : nullptr;
+    if (family == nullptr) return std::nullopt;
+    return Note{"tok_embeddings.weight",
+                fmt::format("torchtitan's names, read as Hugging Face's by {}", family->file)};
+  }
   return Note{"tok_embeddings.weight",
               "torchtitan's names are shown as they are; with --config MODEL (its config.json) "
               "they are Hugging Face's"};

@@ -30,7 +30,8 @@ Result<TensorList> titan_tensors(const Catalog& catalog, std::optional<DType> dt
 /// Why a view of the model cannot be shown; empty: it can. Requires: reads_titan_names().
 std::vector<Obstacle> titan_obstacles(const Catalog& catalog, const Recipes& recipes);
 
-/// A remark on a tree that nothing says the model of. nullopt: there is none.
+/// A remark on the names of such a tree: by which rules they are read, or that nothing says the
+/// model. nullopt: this is not such a tree, or titan_obstacles() says more.
 std::optional<Note> titan_remark(const Catalog& catalog, const Recipes& recipes);
 
 }  // namespace ckfs

@@ -195,6 +195,8 @@ std::vector<Broken> fsdp_cases() {
          const std::string file = py_dict({{"w", fsdp::sharded(local, {}, {66, 66})}});
          out.write(fsdp::file_name(1, 0), torch.file(storage + "0" + file));
        }},
+      of("flattened_parameters", R"(tensor "model.layers.0.flat_param": parameters that FSDP flattened into one)",
+         [](Ranks& ranks) { ranks.name = "model.layers.0._fsdp_wrapped_module.flat_param"; }),
       of("two_keys_of_one_name", R"(tensor "w": two keys make this name)",
          [](Ranks& ranks) { ranks.more = {{"_fsdp_wrapped_module.w", plain({1})}}; }),
       of("nothing_to_show", "none of its 1 tensors can be shown", [](Ranks& ranks) { ranks.dtype = "float3"; }),
@@ -339,6 +341,9 @@ TEST(BrokenFsdpCorpus, ReachesEveryErrorText) {
       // A file by itself: fsdp_ranks_test.cc.
       "{}: rank {} of {}: it has its part of each tensor alone (open the directory, with the files "
       "of all ranks)",
+      // Shared nodes, of several files: fsdp_ranks_test.cc.
+      "{}: tensor {}: its parts and those before it need more than {} bytes, which the files' "
+      "headers of {} bytes cannot mean",
       // Only where a pickle's budget is at its end, which is the error then.
       "too many meshes",
   };

@@ -510,6 +510,22 @@ TEST(FsdpRanks, LoraPartsBesideAModelAreCounted) {
             "1 of 2 tensors are LoRA parts, which no view merges");
 }
 
+TEST(FsdpRanks, PartsThatFilesShareAreNotKeptInAnyNumber) {
+  const TemporaryDirectory directory;
+  for (int rank = 0; rank < 7; ++rank) {
+    TorchWriter torch;
+    // One shard in the pickle's memo, in a list two thousand times.
+    const fsdp::ShardPlace place{Numbers(64, 0), Numbers(64, 1)};
+    const Opcodes shard =
+        fsdp::local_shard(torch.tensor("Float", place.sizes, "wxyz"), place) + "q\1" + "0";
+    const std::vector<Opcodes> local(2000, "h\1");
+    directory.write(fsdp::file_name(7, rank),
+                    torch.file(shard + py_dict({{"w", fsdp::sharded(local, {}, place.sizes)}})));
+  }
+  EXPECT_THAT(error_of(directory.path()),
+              HasSubstr("its parts and those before it need more than"));
+}
+
 TEST(FsdpRanks, AreNotTakenForFilesOfTensorParallelism) {
   const TemporaryDirectory directory;
   SmallRun().write(directory);

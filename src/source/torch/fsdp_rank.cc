@@ -32,6 +32,12 @@ constexpr std::array<std::string_view, 3> kWrapperNames{"_fsdp_wrapped_module",
 
 using Shape = std::vector<std::int64_t>;
 
+/// What FSDP calls the parameters of a module that it joined (LOCAL_STATE_DICT).
+bool is_flattened(std::string_view name) {
+  const std::string_view last = name.substr(name.rfind('.') + 1);
+  return last == "flat_param" || last == "_flat_param";
+}
+
 std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
@@ -58,6 +64,13 @@ class RankReader {
       if (!names.insert(tensor.name).second) {
         return fail(ErrorCode::Unsupported, "{}: tensor {}: two keys make this name", file_name_,
                     quote(tensor.name));
+      }
+      if (is_flattened(tensor.name)) {
+        return fail(
+            ErrorCode::Unsupported,
+            "{}: tensor {}: parameters that FSDP flattened into one, whose names and shapes "
+            "are not saved (save a sharded or a full state dict, not a local one)",
+            file_name_, quote(tensor.name));
       }
       const Result<void> done = read_tensor(named.node, tensor);
       CKFS_TRY_VOID(pickle_.budget()->check(file_name_));
@@ -179,7 +192,9 @@ class RankReader {
       CKFS_TRY(auto local, plain(*node, tensor));
       if (!local) return {};
       CKFS_TRY_VOID(check_local(*local, tensor.dtype, box.count, "its metadata say"));
-      if (!pickle_.budget()->hold(kRankTensorBytes)) return {};
+      // Its place, and the shape and strides of the part.
+      const std::size_t numbers = 5 * box.begin.size();
+      if (!pickle_.budget()->hold(kRankTensorBytes + numbers * sizeof(std::int64_t))) return {};
       add_piece(std::move(box.begin), *std::move(local), tensor);
     }
     return {};

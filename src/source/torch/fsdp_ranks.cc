@@ -18,6 +18,7 @@
 #include "base/name_hash.h"
 #include "base/parallel.h"
 #include "base/text.h"
+#include "base/work_budget.h"
 #include "format/json_tree.h"
 #include "source/adapters.h"
 #include "source/box_overlap.h"
@@ -341,7 +342,8 @@ class FsdpOpener : public SourceOpener {
     return {};
   }
 
-  /// Bytes of all of it are in the pickles, or in their names.
+  /// Parts are paid for by the pickles that have them: shared nodes of a small one may list any
+  /// number.
   Result<void> add_parts(Whole& whole, std::uint32_t rank,
                          std::span<const RankTensor::Piece> pieces) {
     for (const RankTensor::Piece& piece : pieces) {
@@ -360,8 +362,14 @@ class FsdpOpener : public SourceOpener {
         part.stride = static_cast<std::uint32_t>(whole.strides.size() / dims);
       }
       whole.parts.push_back(part);
+      kept_bytes_ += sizeof(Part) + 3 * sizeof(std::int64_t) * whole.rank();
     }
-    return {};
+    const std::uint64_t most = kHoldBase + kHoldFactor * header_bytes_;
+    if (kept_bytes_ <= most) return {};
+    return fail(ErrorCode::Corrupt,
+                "{}: tensor {}: its parts and those before it need more than {} bytes, which the "
+                "files' headers of {} bytes cannot mean",
+                files_.name(ranks_[rank]), quote(whole.said.name), most, header_bytes_);
   }
 
   // ---- the tensors
@@ -600,7 +608,7 @@ class FsdpOpener : public SourceOpener {
   std::map<const Whole*, TensorId> ids_;
   std::map<std::pair<FileId, std::uint64_t>, const Whole*> origins_;
   std::vector<TensorId> order_;  // provisional ids
-  std::uint64_t header_bytes_ = 0, bytes_ = 0;
+  std::uint64_t header_bytes_ = 0, kept_bytes_ = 0, bytes_ = 0;
   std::size_t aliases_ = 0;
   bool lora_only_ = false;
 };

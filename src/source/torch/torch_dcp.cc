@@ -39,6 +39,9 @@ namespace ckfs {
 namespace {
 
 constexpr std::string_view kMetadata = ".metadata";
+/// A name that torchtitan's models have, and where it keeps the state of its training beside them.
+constexpr std::string_view kTitanEmbedding = "tok_embeddings.weight";
+constexpr std::string_view kTitanState = "train_state";
 
 /// The prefixes of the directories, the top itself among them, that have a .metadata and parts.
 std::vector<std::string> find_prefixes(const SourceTree& tree) {
@@ -125,7 +128,8 @@ class DcpOpener : public SourceOpener {
       if (key_.empty()) return true;
     }
     if (!key_.empty()) return name.starts_with(key_) && name.substr(key_.size()).starts_with('.');
-    return !is_training_state(name.substr(0, name.find('.')));
+    const std::string_view top = name.substr(0, name.find('.'));
+    return !is_training_state(top) && !(is_titan_ && top == kTitanState);
   }
 
   std::string_view shown_name(std::string_view name) const {
@@ -141,6 +145,8 @@ class DcpOpener : public SourceOpener {
       note_megatron(entries);
       return {};
     }
+    is_titan_ = std::ranges::any_of(
+        entries, [](const DcpEntry& entry) { return entry.name == kTitanEmbedding; });
     for (const std::string_view usual : usual_keys()) {
       const bool has_tensors = std::ranges::any_of(
           entries, [&](const DcpEntry& entry) { return entry.tensor && entry.key == usual; });
@@ -583,6 +589,7 @@ class DcpOpener : public SourceOpener {
   std::map<std::string_view, TensorId> weights_;  // of Megatron's, provisional ids; in the metadata
   std::string prefix_;                            // of the checkpoint's directory in the tree
   std::string key_;                               // what the shown names have lost; empty: nothing
+  bool is_titan_ = false;                         // the model has torchtitan's names
   std::string left_out_;                       // a key of tensors that are not shown; empty: none
   std::vector<TensorId> order_;                // provisional ids
   std::vector<ChunkFile> places_;              // of all chunks of one tensor after the other

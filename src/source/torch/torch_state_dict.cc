@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kUsualKeys = {"state_dict", "model", "module",
                                                         "model_state_dict"};
-constexpr std::array<std::string_view, 10> kTrainingKeys = {
+constexpr std::array<std::string_view, 9> kTrainingKeys = {
     "optimizer",    "optimizers",    "optim",      "optimizer_states", "optimizer_state_dict",
-    "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders",      "train_state"};
+    "lr_scheduler", "lr_schedulers", "dataloader", "dataloaders"};
 constexpr std::size_t kNamesInMessage = 8;
 
 /// Bytes kept for a tensor and for a key, about, without their names.

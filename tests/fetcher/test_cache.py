@@ -4,6 +4,7 @@ verb, mount or process, and is right or absent. The servers count what they are 
 import json
 import os
 import pathlib
+import select
 import shutil
 import subprocess
 import tempfile
@@ -54,6 +55,14 @@ class Cache(unittest.TestCase):
         self.addCleanup(subprocess.run, [CKFS, "umount", "--force", target], check=False,
                         capture_output=True)
         return target
+
+    def umount(self, target):
+        """Until its daemon has ended: by then it has kept what it fetched."""
+        status = json.loads((target / ".ckfs/status.json").read_text())
+        daemon = os.pidfd_open(status["pid"])
+        self.addCleanup(os.close, daemon)
+        self.ckfs("umount", target)
+        self.assertTrue(select.select([daemon], [], [], 60)[0])
 
     def requests(self):
         """What the servers were asked for since the last call."""
@@ -110,13 +119,13 @@ class Cache(unittest.TestCase):
         here = tree(self.mount(CASE, name="here") / VIEW)
         target = self.mount("hf://org/deepseek")
         self.assertEqual(tree(target / VIEW), here)
-        self.ckfs("umount", target)
+        self.umount(target)
         self.requests()
         target = self.mount("hf://org/deepseek")
         self.assertEqual(self.requests(), {"hub": 1})
         self.assertEqual(tree(target / VIEW), here)
         self.assertEqual(self.requests(), {})
-        self.ckfs("umount", target)
+        self.umount(target)
         target = self.mount("hf://org/deepseek", "--offline")
         self.assertEqual(tree(target / VIEW), here)
         self.assertEqual(self.requests(), {})
@@ -221,7 +230,7 @@ class Cache(unittest.TestCase):
         self.assertGreater(status["remote"]["cache_missed"], 0)
         for file in status["files"]:
             self.assertEqual(file["size"], os.path.getsize(CASE / file["path"]))
-        self.ckfs("umount", first)
+        self.umount(first)
         again = self.mount("gs://bucket/deepseek", name="again")
         tree(again / VIEW)
         status = json.loads((again / ".ckfs/status.json").read_text())

@@ -85,8 +85,8 @@ std::uint64_t sum_of(std::span<const Located> reads) {
 }
 
 /// Cuts `reads` into about `count` runs of as many bytes each.
-void cut(std::size_t file, bool whole, std::span<const Located> reads, std::uint64_t each,
-         std::vector<Share>& shares) {
+void cut_into_shares(std::size_t file, bool whole, std::span<const Located> reads,
+                     std::uint64_t each, std::vector<Share>& shares) {
   std::size_t begin = 0;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < reads.size(); ++i) {
@@ -212,8 +212,8 @@ Result<void> View::read(std::span<const TensorRead> reads, const ReadManyOptions
     std::ranges::stable_sort(inside, {}, &Located::begin);
     // Hints for all of a file help a reader that takes nearly all of it.
     const bool whole = sum_of(inside) > layout->size / 10 * 9;
-    cut(file, whole, located.emplace_back(std::move(inside)), each, shares);
-    cut(Share::kAlone, false, located.emplace_back(std::move(alone)), each, shares);
+    cut_into_shares(file, whole, located.emplace_back(std::move(inside)), each, shares);
+    cut_into_shares(Share::kAlone, false, located.emplace_back(std::move(alone)), each, shares);
   }
 
   Mutex mutex;

@@ -61,10 +61,10 @@ std::string with_mountpoint(std::string word, const std::string& mountpoint) {
   return word;
 }
 
-volatile std::sig_atomic_t child = 0;
+volatile std::sig_atomic_t command_process = 0;
 
 void pass_on(int signal) {
-  if (child > 0) (void)::kill(static_cast<pid_t>(child), signal);
+  if (command_process > 0) (void)::kill(static_cast<pid_t>(command_process), signal);
 }
 
 /// From the terminal they reach the command, too, which decides what they mean; the others are for
@@ -109,13 +109,13 @@ Result<int> run_words(const std::vector<std::string>& words, const std::string& 
     (void)!::write(STDERR_FILENO, line.data(), line.size());
     ::_exit(code);
   }
-  child = started;
+  command_process = started;
   for (const int signal : kPassedOn) ::sigaction(signal, &pass, nullptr);
   ::sigprocmask(SIG_SETMASK, &old, nullptr);
   int status = 0;
   while (::waitpid(started, &status, 0) < 0 && errno == EINTR) {
   }
-  child = 0;
+  command_process = 0;
   return WIFSIGNALED(status) ? kSignalled + WTERMSIG(status) : WEXITSTATUS(status);
 }
 

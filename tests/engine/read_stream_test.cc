@@ -122,7 +122,9 @@ TEST_F(ReadStreamTest, AFarSourceIsAskedInStepsAsLargeAsItLikesAndEarlyEnough) {
       EXPECT_GE(advice.start.size(), 15U);
     }
     // What is under way is never less than what is wanted ahead, but for one step.
-    if (read >= 180_MiB) EXPECT_GE(started, read + 1_MiB + 64_MiB - 17_MiB);
+    if (read >= 180_MiB) {
+      EXPECT_GE(started, read + 1_MiB + 64_MiB - 17_MiB);
+    }
     stream->answered({read, read + 1_MiB});
   }
   EXPECT_LE(steps, 11U);

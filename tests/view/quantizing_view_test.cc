@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kConfig = R"({"model_type": "llama", "dtype": "float16"})";
 
-ModelCatalog llama() {
+ModelCatalog small_llama() {
   ModelCatalog model;
   model.shard("model.safetensors", {{"lm_head.weight", DType::BF16, {8, 16}},
                                     {"model.embed_tokens.weight", DType::BF16, {8, 16}},
@@ -36,7 +36,7 @@ ModelCatalog llama() {
   return model;
 }
 
-std::vector<std::string> tensors(const Definition& definition) {
+std::vector<std::string> listed(const Definition& definition) {
   std::vector<std::string> lines;
   for (const ModelTensor& tensor : definition.tensors) {
     lines.push_back(fmt::format("{} {}{}", tensor.name, name(tensor.expr.dtype()),
@@ -60,8 +60,8 @@ std::string refusal(std::shared_ptr<const Catalog> catalog, const std::string& s
 }
 
 TEST(QuantizingView, ExchangesTheWeightsThatTheToolChooses) {
-  const auto definition = define(llama().build(), "fp8-safetensors");
-  EXPECT_THAT(tensors(*definition),
+  const auto definition = define(small_llama().build(), "fp8-safetensors");
+  EXPECT_THAT(listed(*definition),
               ElementsAre("lm_head.weight BF16", "model.embed_tokens.weight BF16",
                           "model.layers.0.mlp.gate_proj.weight F8_E4M3 quantized",
                           "model.layers.0.mlp.gate_proj.weight_scale_inv F32 quantized",
@@ -81,7 +81,7 @@ TEST(QuantizingView, ExchangesTheWeightsThatTheToolChooses) {
 TEST(QuantizingView, LeavesWhatIgnoreAndOnlySay) {
   const auto names = [](const std::string& spelling) {
     std::vector<std::string> lines;
-    for (const QuantizedTensor& weight : define(llama().build(), spelling)->weights) {
+    for (const QuantizedTensor& weight : define(small_llama().build(), spelling)->weights) {
       lines.emplace_back(weight.name);
     }
     return lines;
@@ -92,11 +92,11 @@ TEST(QuantizingView, LeavesWhatIgnoreAndOnlySay) {
               ElementsAre("model.layers.0.mlp.gate_proj.weight"));
   EXPECT_THAT(names("ct-safetensors@only=re:.*up_proj$"),
               ElementsAre("model.layers.0.mlp.up_proj.weight"));
-  const auto only = define(llama().build(), "ct-safetensors@only=re:.*up_proj$");
+  const auto only = define(small_llama().build(), "ct-safetensors@only=re:.*up_proj$");
   const Json ignored = config_of(*only)["quantization_config"]["ignore"];
   EXPECT_EQ("model.layers.0.mlp.gate_proj", ignored[10]);
   EXPECT_EQ("model.layers.0.self_attn.q_proj", ignored[11]);
-  EXPECT_THAT(refusal(llama().build(), "ct-safetensors@ignore=re:("), HasSubstr("pattern"));
+  EXPECT_THAT(refusal(small_llama().build(), "ct-safetensors@ignore=re:("), HasSubstr("pattern"));
 }
 
 TEST(QuantizingView, SharesTheMaximaOfTheToolsSets) {
@@ -174,8 +174,8 @@ TEST(QuantizingView, RefusesWeightsThatHaveTheFormAlready) {
   EXPECT_THAT(refusal(catalog, "fp8-safetensors"),
               AllOf(HasSubstr("a.q_proj.weight"), HasSubstr("already")));
   const auto definition = define(catalog, "ct-safetensors");
-  EXPECT_THAT(tensors(*definition), ElementsAre("a.q_proj.weight F8_E4M3 quantized",
-                                                "a.q_proj.weight_scale BF16 quantized"));
+  EXPECT_THAT(listed(*definition), ElementsAre("a.q_proj.weight F8_E4M3 quantized",
+                                               "a.q_proj.weight_scale BF16 quantized"));
   EXPECT_THAT(definition->tool, HasSubstr("decoded to BF16"));
 }
 
@@ -196,7 +196,7 @@ TEST(QuantizingView, IsListedWhereTheSourceHasSomethingToQuantize) {
     return std::size_t{99};
   };
   for (const char* view : {"fp8-safetensors", "ct-safetensors", "nf4-safetensors"}) {
-    EXPECT_EQ(0U, obstacles(llama().build(), view)) << view;
+    EXPECT_EQ(0U, obstacles(small_llama().build(), view)) << view;
     ModelCatalog norms;
     norms.shard("model.safetensors", {{"a.norm.weight", DType::BF16, {4}}});
     EXPECT_EQ(1U, obstacles(norms.build(), view)) << view;

@@ -34,7 +34,7 @@ TEST(SigV4, HasThePublishedSignaturesOfTheTestSuite) {
   // get-vanilla-query-unreserved
   constexpr std::string_view kUnreserved =
       "-._~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-  EXPECT_EQ(suite(std::string(kUnreserved) + "=" + std::string(kUnreserved)),
+  EXPECT_EQ(suite(fmt::format("{0}={0}", kUnreserved)),
             "9c3e54bfcdf0b19771a7f523ee5669cdf59bc7cc0884027167c21bb143a40197");
 }
 

@@ -24,7 +24,7 @@
 namespace ckfs {
 namespace {
 
-constexpr std::size_t kValuesAtOnce = 4096;  // values, or scales, in buffers on the stack
+constexpr std::size_t kMostInStrip = 4096;  // values, or scales, in buffers on the stack
 
 /// What is known of a rectangle when its scale is made.
 struct Rectangle {
@@ -567,12 +567,12 @@ class GridQuantizer final : public Quantizer {
   /// Columns of a band that are looked at together: whole rectangles, and whole words.
   std::size_t strip() const {
     const auto unit = static_cast<std::size_t>(std::lcm<std::int64_t>(granule_.columns, 8));
-    return std::max<std::size_t>(1, kValuesAtOnce / unit) * unit;
+    return std::max<std::size_t>(1, kMostInStrip / unit) * unit;
   }
 
   /// The scales of the rectangles of a strip.
   struct Strip {
-    std::array<float, kValuesAtOnce> tops, lows, highs;
+    std::array<float, kMostInStrip> tops, lows, highs;
   };
 
   /// Calls use(number of the rectangle, scale) for those of a band, from left to right.
@@ -590,7 +590,7 @@ class GridQuantizer final : public Quantizer {
     const auto group = static_cast<std::size_t>(granule_.columns);
     const std::size_t number = ceil_div(count, group);
     Strip strip;
-    CKFS_CHECK(number <= kValuesAtOnce);
+    CKFS_CHECK(number <= kMostInStrip);
     std::fill_n(strip.tops.begin(), number, 0.0F);
     if (recipe_.asymmetric) {
       std::fill_n(strip.lows.begin(), number, 0.0F);
@@ -628,7 +628,7 @@ class GridQuantizer final : public Quantizer {
       kernel(band.values, {&scale, nullptr, 0, band.columns}, out, band.columns);
       return;
     }
-    std::array<float, kValuesAtOnce> used, zeros;
+    std::array<float, kMostInStrip> used, zeros;
     const std::size_t row_bytes = band_bytes(band) / band.rows;
     for (std::size_t begin = 0; begin < band.columns; begin += strip()) {
       const std::size_t count = std::min(strip(), band.columns - begin);
@@ -663,9 +663,9 @@ class GridQuantizer final : public Quantizer {
       kernel(in, scales, row + begin, count);
       return;
     }
-    std::array<std::byte, kValuesAtOnce> codes;
-    for (std::size_t at = 0; at < count; at += kValuesAtOnce) {
-      const std::size_t here = std::min(kValuesAtOnce, count - at);
+    std::array<std::byte, kMostInStrip> codes;
+    for (std::size_t at = 0; at < count; at += kMostInStrip) {
+      const std::size_t here = std::min(kMostInStrip, count - at);
       scales.first = at;
       kernel(in + at * width_, scales, codes.data(), here);
       std::byte* const to = row + (begin + at) / 2;

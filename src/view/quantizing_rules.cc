@@ -16,7 +16,7 @@
 namespace ckfs {
 namespace {
 
-using Json = nlohmann::json;
+using ConfigJson = nlohmann::json;
 
 constexpr std::string_view kPattern = "re:";
 constexpr std::string_view kWeight = ".weight";
@@ -97,19 +97,19 @@ class Slime final : public QuantizingTool {
     std::vector<std::string> modules;
     for (const std::string& name : left.all) modules.push_back(replace_all(name, kWeight, ""));
     modules = as_set(std::move(modules));
-    Json config;
+    ConfigJson config;
     if (block_ == "channel") {
-      Json weights{{"actorder", nullptr},
-                   {"block_structure", nullptr},
-                   {"dynamic", false},
-                   {"group_size", nullptr},
-                   {"num_bits", 8},
-                   {"observer", "minmax"},
-                   {"observer_kwargs", Json::object()},
-                   {"strategy", "channel"},
-                   {"symmetric", true},
-                   {"type", "float"}};
-      Json activations = weights;
+      ConfigJson weights{{"actorder", nullptr},
+                         {"block_structure", nullptr},
+                         {"dynamic", false},
+                         {"group_size", nullptr},
+                         {"num_bits", 8},
+                         {"observer", "minmax"},
+                         {"observer_kwargs", ConfigJson::object()},
+                         {"strategy", "channel"},
+                         {"symmetric", true},
+                         {"type", "float"}};
+      ConfigJson activations = weights;
       activations["dynamic"] = true;
       activations["observer"] = nullptr;
       activations["strategy"] = "token";
@@ -117,7 +117,7 @@ class Slime final : public QuantizingTool {
                  {{"group_0",
                    {{"input_activations", activations},
                     {"output_activations", nullptr},
-                    {"targets", Json::array({"Linear"})},
+                    {"targets", ConfigJson::array({"Linear"})},
                     {"weights", weights}}}}},
                 {"format", "float-quantized"},
                 {"ignore", modules},
@@ -326,43 +326,46 @@ class LlmCompressor final : public QuantizingTool {
 
   std::string configuration(const LeftNames& left) const override {
     const auto number = [](std::int64_t value) {
-      return value == kWholeRow ? Json() : Json(value);
+      return value == kWholeRow ? ConfigJson() : ConfigJson(value);
     };
     const bool is_block = scheme_.strategy == "block";
-    Json weights{{"dynamic", false},
-                 {"group_size", is_block ? Json() : number(granule_.columns)},
-                 {"num_bits", scheme_.bits},
-                 {"strategy", scheme_.strategy},
-                 {"symmetric", scheme_.symmetric},
-                 {"type", scheme_.type}};
+    ConfigJson weights{{"dynamic", false},
+                       {"group_size", is_block ? ConfigJson() : number(granule_.columns)},
+                       {"num_bits", scheme_.bits},
+                       {"strategy", scheme_.strategy},
+                       {"symmetric", scheme_.symmetric},
+                       {"type", scheme_.type}};
     if (is_block) weights["block_structure"] = {granule_.rows, granule_.columns};
     if (!scheme_.scale_dtype.empty()) weights["scale_dtype"] = scheme_.scale_dtype;
-    Json activations;
+    ConfigJson activations;
     if (!scheme_.activations.empty()) {
       activations = {
-          {"dynamic", true},   {"group_size", scheme_.activations == "group" ? Json(128) : Json()},
-          {"num_bits", 8},     {"strategy", scheme_.activations},
-          {"symmetric", true}, {"type", scheme_.type}};
+          {"dynamic", true},
+          {"group_size", scheme_.activations == "group" ? ConfigJson(128) : ConfigJson()},
+          {"num_bits", 8},
+          {"strategy", scheme_.activations},
+          {"symmetric", true},
+          {"type", scheme_.type}};
     }
     std::vector<std::string> ignored = ignores_.texts();
     const std::vector<std::string> more = as_set(left.by_only);
     ignored.insert(ignored.end(), more.begin(), more.end());
-    const Json config{{"config_groups",
-                       {{std::string(scheme_.name),
-                         {{"format", scheme_.format},
-                          {"input_activations", activations},
-                          {"output_activations", nullptr},
-                          {"targets", Json::array({"Linear"})},
-                          {"weights", weights}}}}},
-                      {"format", scheme_.format},
-                      {"global_compression_ratio", nullptr},
-                      {"ignore", ignored},
-                      {"kv_cache_scheme", nullptr},
-                      {"moe_sparsity_config", nullptr},
-                      {"quant_method", "compressed-tensors"},
-                      {"quantization_status", "compressed"},
-                      {"transform_config", Json::object()},
-                      {"version", "0.20.1"}};
+    const ConfigJson config{{"config_groups",
+                             {{std::string(scheme_.name),
+                               {{"format", scheme_.format},
+                                {"input_activations", activations},
+                                {"output_activations", nullptr},
+                                {"targets", ConfigJson::array({"Linear"})},
+                                {"weights", weights}}}}},
+                            {"format", scheme_.format},
+                            {"global_compression_ratio", nullptr},
+                            {"ignore", ignored},
+                            {"kv_cache_scheme", nullptr},
+                            {"moe_sparsity_config", nullptr},
+                            {"quant_method", "compressed-tensors"},
+                            {"quantization_status", "compressed"},
+                            {"transform_config", ConfigJson::object()},
+                            {"version", "0.20.1"}};
     return config.dump(2);
   }
 
@@ -411,19 +414,20 @@ class BitsAndBytes final : public QuantizingTool {
     std::vector<std::string> modules = left.by_ignore;
     modules.insert(modules.end(), left.by_only.begin(), left.by_only.end());
     modules = as_set(std::move(modules));
-    const Json config{{"_load_in_4bit", true},
-                      {"_load_in_8bit", false},
-                      {"bnb_4bit_compute_dtype", "bfloat16"},
-                      {"bnb_4bit_quant_storage", "uint8"},
-                      {"bnb_4bit_quant_type", "nf4"},
-                      {"bnb_4bit_use_double_quant", false},
-                      {"llm_int8_enable_fp32_cpu_offload", false},
-                      {"llm_int8_has_fp16_weight", false},
-                      {"llm_int8_skip_modules", modules.empty() ? Json() : Json(modules)},
-                      {"llm_int8_threshold", 6.0},
-                      {"load_in_4bit", true},
-                      {"load_in_8bit", false},
-                      {"quant_method", "bitsandbytes"}};
+    const ConfigJson config{
+        {"_load_in_4bit", true},
+        {"_load_in_8bit", false},
+        {"bnb_4bit_compute_dtype", "bfloat16"},
+        {"bnb_4bit_quant_storage", "uint8"},
+        {"bnb_4bit_quant_type", "nf4"},
+        {"bnb_4bit_use_double_quant", false},
+        {"llm_int8_enable_fp32_cpu_offload", false},
+        {"llm_int8_has_fp16_weight", false},
+        {"llm_int8_skip_modules", modules.empty() ? ConfigJson() : ConfigJson(modules)},
+        {"llm_int8_threshold", 6.0},
+        {"load_in_4bit", true},
+        {"load_in_8bit", false},
+        {"quant_method", "bitsandbytes"}};
     return config.dump(2);
   }
 
@@ -447,7 +451,7 @@ class BitsAndBytes final : public QuantizingTool {
   const ModuleList leaves_;
 };
 
-std::vector<std::string> strings(std::span<const std::string_view> texts) {
+std::vector<std::string> texts_of(std::span<const std::string_view> texts) {
   return {texts.begin(), texts.end()};
 }
 
@@ -571,7 +575,7 @@ Result<std::unique_ptr<const QuantizingTool>> quantizing_tool(const ViewSpec& sp
     return std::make_unique<const Slime>(*std::move(ignored), std::move(only), block, ue8m0);
   }
   if (spec.view == kNf4View) {
-    CKFS_TRY(ModuleList leaves, ModuleList::make(strings(kNf4Leaves)));
+    CKFS_TRY(ModuleList leaves, ModuleList::make(texts_of(kNf4Leaves)));
     return std::make_unique<const BitsAndBytes>(*std::move(ignored), std::move(only),
                                                 std::move(leaves));
   }
@@ -585,7 +589,7 @@ Result<std::unique_ptr<const QuantizingTool>> quantizing_tool(const ViewSpec& sp
   }
   const bool fuses = spec.parameters.contains("fuse");
   if (fuses && scheme->form != QuantizedForm::CtNvfp4) return refuse("fuse= is for NVFP4A16");
-  std::vector<std::string> all = strings(kCtIgnores);
+  std::vector<std::string> all = texts_of(kCtIgnores);
   for (std::string& more : split_list(parameter_of(spec, "ignore", "")))
     all.push_back(std::move(more));
   auto list = ModuleList::make(std::move(all));

@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <tuple>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/size_text.h"
@@ -144,35 +145,34 @@ class Exchange {
 
   Result<void> run(std::vector<Obstacle>& obstacles) {
     const std::vector<ModelTensor> plain = std::exchange(definition_.tensors, {});
-    std::unordered_map<std::string_view, std::uint32_t> weights;  // by name
-    std::vector<std::uint32_t> places(plain.size(), ModelTensor::kNone);
+    std::vector<std::shared_ptr<const Quantizer>> chosen(plain.size());
     ObstacleList refused;
     LeftNames left;
-    for (std::uint32_t i = 0; i < plain.size(); ++i) {
+    // Room for all is made once: a mixture has 200,000 such tensors in a view.
+    std::size_t tensors = 0, weights = 0;
+    for (std::size_t i = 0; i < plain.size(); ++i) {
       const ModelTensor& tensor = plain[i];
-      std::shared_ptr<const Quantizer> quantizer;
       ToolVerdict verdict = verdict_on(*definition_.catalog, tool_, quantizers_, tensor.name,
-                                       tensor.expr.dtype(), tensor.expr.shape(), quantizer);
-      if (verdict.kind == ToolVerdict::Kind::Refuse) {
-        refused.add(tensor.name, verdict.text);
-      } else if (verdict.kind == ToolVerdict::Kind::Leave) {
-        left.all.emplace_back(tensor.name);
-        const std::string module(module_of_weight(tensor.name));
-        if (verdict.by == ToolVerdict::By::Ignore) left.by_ignore.push_back(module);
-        if (verdict.by == ToolVerdict::By::Only) left.by_only.push_back(module);
-        if (!verdict.text.empty()) {
-          definition_.left.push_back({tensor.name, std::move(verdict.text)});
-        }
-        places[i] = static_cast<std::uint32_t>(definition_.tensors.size());
-        ModelTensor& same = definition_.tensors.emplace_back(tensor);
-        if (same.same_as != ModelTensor::kNone) same.same_as = places[same.same_as];
-      } else {
-        weights.emplace(tensor.name, static_cast<std::uint32_t>(definition_.weights.size()));
-        add_weight(tensor, std::move(quantizer));
-      }
+                                       tensor.expr.dtype(), tensor.expr.shape(), chosen[i]);
+      if (verdict.kind == ToolVerdict::Kind::Refuse) refused.add(tensor.name, verdict.text);
+      if (verdict.kind == ToolVerdict::Kind::Leave) note_left(tensor.name, verdict, left);
+      tensors += chosen[i] ? chosen[i]->outputs().size() : 1;
+      weights += chosen[i] ? 1 : 0;
     }
     CKFS_TRY_VOID(tool_.check());
-    find_sets(plain, weights);
+    definition_.tensors.reserve(tensors);
+    definition_.weights.reserve(weights);
+    std::vector<std::uint32_t> places(plain.size(), ModelTensor::kNone);
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      if (chosen[i]) {
+        add_weight(plain[i], std::move(chosen[i]));
+        continue;
+      }
+      places[i] = static_cast<std::uint32_t>(definition_.tensors.size());
+      ModelTensor& same = definition_.tensors.emplace_back(plain[i]);
+      if (same.same_as != ModelTensor::kNone) same.same_as = places[same.same_as];
+    }
+    find_sets(plain);
     find_repeated(refused);
     obstacles = refused.list();
     write_config(std::move(left));
@@ -180,14 +180,33 @@ class Exchange {
   }
 
  private:
+  void note_left(std::string_view name, const ToolVerdict& verdict, LeftNames& left) {
+    left.all.emplace_back(name);
+    const std::string module(module_of_weight(name));
+    if (verdict.by == ToolVerdict::By::Ignore) left.by_ignore.push_back(module);
+    if (verdict.by == ToolVerdict::By::Only) left.by_only.push_back(module);
+    if (!verdict.text.empty()) definition_.left.push_back({name, verdict.text});
+  }
+
+  /// A copy of the name that lives as long as the definition: many names in one string.
+  std::string_view keep(std::string_view name) {
+    constexpr std::size_t kBlock = std::size_t{64} << 10;
+    if (block_ == nullptr || block_->capacity() - block_->size() < name.size()) {
+      block_ = &definition_.names.emplace_back();
+      block_->reserve(std::max(kBlock, name.size()));
+    }
+    const std::size_t at = block_->size();
+    block_->append(name);
+    return std::string_view(*block_).substr(at);
+  }
+
   void add_weight(const ModelTensor& tensor, std::shared_ptr<const Quantizer> quantizer) {
     const auto number = static_cast<std::uint32_t>(definition_.weights.size());
     const std::span<const QuantizedOutput> outputs = quantizer->outputs();
     for (std::size_t k = 0; k < outputs.size(); ++k) {
-      std::string name = tool_.output_name(tensor.name, outputs[k].suffix);
+      const std::string name = tool_.output_name(tensor.name, outputs[k].suffix);
       ModelTensor& made = definition_.tensors.emplace_back(tensor);
-      made.name =
-          name == tensor.name ? tensor.name : definition_.names.emplace_back(std::move(name));
+      made.name = name == tensor.name ? tensor.name : keep(name);
       made.expr = shape_only(outputs[k]);
       made.exactness = quantizer->exactness();
       made.same_as = ModelTensor::kNone;
@@ -213,10 +232,13 @@ class Exchange {
     return *made;
   }
 
-  void find_sets(const std::vector<ModelTensor>& plain,
-                 const std::unordered_map<std::string_view, std::uint32_t>& weights) {
+  void find_sets(const std::vector<ModelTensor>& plain) {
     if (definition_.weights.empty() || !definition_.weights.front().quantizer->needs_maximum()) {
       return;
+    }
+    std::unordered_map<std::string_view, std::uint32_t> weights;
+    for (std::uint32_t i = 0; i < definition_.weights.size(); ++i) {
+      weights.emplace(definition_.weights[i].name, i);
     }
     std::unordered_set<std::string_view> names;
     for (const ModelTensor& tensor : plain) names.insert(tensor.name);
@@ -242,12 +264,16 @@ class Exchange {
 
   /// Names that two tensors of the view would have.
   void find_repeated(ObstacleList& refused) const {
-    std::unordered_map<std::string_view, const ModelTensor*> seen;
-    for (const ModelTensor& tensor : definition_.tensors) {
-      const auto [known, is_new] = seen.try_emplace(tensor.name, &tensor);
-      if (is_new) continue;
-      const ModelTensor& made = tensor.weight == ModelTensor::kNone ? *known->second : tensor;
-      refused.add(tensor.name,
+    std::vector<std::uint32_t> order(definition_.tensors.size());
+    std::iota(order.begin(), order.end(), std::uint32_t{0});
+    const auto name_of = [&](std::uint32_t i) { return definition_.tensors[i].name; };
+    std::ranges::stable_sort(order, {}, name_of);
+    for (std::size_t i = 1; i < order.size(); ++i) {
+      if (name_of(order[i]) != name_of(order[i - 1])) continue;
+      const ModelTensor& one = definition_.tensors[order[i]];
+      const ModelTensor& made =
+          one.weight == ModelTensor::kNone ? definition_.tensors[order[i - 1]] : one;
+      refused.add(made.name,
                   made.weight == ModelTensor::kNone
                       ? "comes twice"
                       : fmt::format("the source has a tensor of the name that the scale of \"{}\" "
@@ -287,6 +313,7 @@ class Exchange {
   const QuantizingTool& tool_;
   Quantizers quantizers_;
   std::map<std::pair<DType, std::vector<std::int64_t>>, TensorExpr> shapes_;
+  std::string* block_ = nullptr;  // of names, with room at its end
 };
 
 /// Whether the tensor is FP4 with powers of two for 32 values, as DeepSeek-V4 stores its experts.

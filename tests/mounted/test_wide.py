@@ -1,5 +1,5 @@
 """A tensor in hundreds of boxes, from hundreds of files, read through a mount: in order, anywhere,
-and by many threads at once on one descriptor; and 46,000 tensors in each of nine views."""
+and by many threads at once on one descriptor; and 46,000 tensors in each of twelve views."""
 
 import array
 import os
@@ -87,7 +87,7 @@ class DirectBoxes(Boxes):
 class Arrays(mounted_fs.TestCase):
     """1,025 arrays in 45,395 chunks, of which only the names say what model they are."""
 
-    def test_all_views_are_listed_in_100_mb(self):
+    def test_all_views_are_listed_in_150_mb(self):
         source = self.shared / "item"
         run(sys.executable, TESTS / "tools/make_orbax_scale.py", source)
         target = self.mount(source=source)
@@ -98,7 +98,7 @@ class Arrays(mounted_fs.TestCase):
         self.assertLessEqual(views, set(os.listdir(target / ".")))
         status = pathlib.Path(f"/proc/{target.pid}/status").read_text()
         peak = int(re.search(r"VmHWM:\s*(\d+) kB", status).group(1)) * 1024
-        self.assertLess(peak, 100_000_000)
+        self.assertLess(peak, 150_000_000)
 
 
 if __name__ == "__main__":

@@ -365,8 +365,8 @@ void add_mount(CLI::App& app, Action& action) {
             const Result<std::uint64_t> number = parse_number("--fuse-fd", value);
             if (!number) throw CLI::ValidationError(number.error().message());
             if (*number <= STDERR_FILENO || *number > kMostDevice) {
-              throw CLI::ValidationError(fmt::format(
-                  "--fuse-fd: {} is out of range (3 to {})", *number, kMostDevice));
+              throw CLI::ValidationError(
+                  fmt::format("--fuse-fd: {} is out of range (3 to {})", *number, kMostDevice));
             }
             command->device = static_cast<unsigned>(*number);
             command->foreground = true;

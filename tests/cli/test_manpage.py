@@ -56,6 +56,7 @@ class ManPage(cli_support.TestCase):
             "mount": common,
             "cat": common,
             "export": common,
+            "serve": common,
             "digest": common,
             "verify": common,
             "doctor": common,

@@ -16,7 +16,7 @@ install(PROGRAMS mount-helpers/slurm/ckfs-export.sbatch
   DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/slurm COMPONENT runtime)
 install(FILES mount-helpers/kubernetes/export-job.yaml mount-helpers/kubernetes/loader-pod.yaml
   mount-helpers/kubernetes/export-pod.yaml mount-helpers/kubernetes/README.md
-  mount-helpers/kubernetes/Containerfile DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/kubernetes
+  mount-helpers/kubernetes/serve-pod.yaml mount-helpers/kubernetes/Containerfile DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/kubernetes
   COMPONENT runtime)
 install(PROGRAMS mount-helpers/kubernetes/build-image
   DESTINATION ${CMAKE_INSTALL_DATADIR}/ckfs/kubernetes COMPONENT runtime)

@@ -54,6 +54,7 @@ void add_inspect(CLI::App& app, Action& action);
 void add_ls(CLI::App& app, Action& action);
 void add_cat(CLI::App& app, Action& action);
 void add_export(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 void add_digest(CLI::App& app, Action& action);
 void add_verify(CLI::App& app, Action& action);
 void add_doctor(CLI::App& app, Action& action);

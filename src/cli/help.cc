@@ -48,6 +48,8 @@ constexpr Example kExamples[] = {
     {"cat", "ckfs cat DeepSeek-V3 bf16-safetensors/model.safetensors --length 8 | od -t u8"},
     {"export", "ckfs export DeepSeek-V3 bf16-safetensors DeepSeek-V3-BF16"},
     {"export", "srun ckfs export checkpoint-1000 fp32-safetensors /shared/model"},
+    {"serve", "ckfs serve DeepSeek-V3 --listen 127.0.0.1:9000"},
+    {"serve", "ckfs serve DeepSeek-V3 --listen 0.0.0.0:9000 --key-file key"},
     {"digest", "ckfs digest DeepSeek-V3 bf16-safetensors > SHA256SUMS"},
     {"digest", "ckfs digest DeepSeek-V3 source --algorithm xxh128 --json"},
     {"verify", "ckfs verify DeepSeek-V3 bf16-safetensors DeepSeek-V3-BF16"},

@@ -107,6 +107,7 @@ int run(std::vector<std::string> words) {
   add_ls(app, action);
   add_cat(app, action);
   add_export(app, action);
+  add_serve(app, action);
   add_digest(app, action);
   add_verify(app, action);
   add_doctor(app, action);

@@ -19,8 +19,8 @@ import mounted_fs  # noqa: E402
 from mounted_fs import CKFS, LIMIT, Checkpoint  # noqa: E402, F401
 
 DATA = ROOT / "tests/data/hf"
-VERBS = ["mount", "umount", "run", "list", "inspect", "ls", "cat", "export", "digest", "verify",
-         "doctor", "stats", "cache", "completion", "help", "version"]
+VERBS = ["mount", "umount", "run", "list", "inspect", "ls", "cat", "export", "serve", "digest",
+         "verify", "doctor", "stats", "cache", "completion", "help", "version"]
 ONE_LINE = re.compile(rb"\Ackfs: [^\n]+\n\Z")
 
 

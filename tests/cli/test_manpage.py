@@ -57,6 +57,7 @@ class ManPage(cli_support.TestCase):
             "run": common,
             "cat": common,
             "export": common,
+            "serve": common,
             "digest": common,
             "verify": common,
             "doctor": common,

@@ -12,7 +12,7 @@
 namespace ckfs {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kEndless = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 template <typename T>
@@ -50,11 +50,11 @@ std::vector<float> small_floats(int exponent_bits, int mantissa_bits, int bias, 
 
 /// All borders between neighbours and one step to either side, the values, and what lies beyond.
 std::vector<float> borders_of(const std::vector<float>& table) {
-  std::vector<float> values{0.0F, 1e-45F, 1e-30F, 3e38F, kInf};
+  std::vector<float> values{0.0F, 1e-45F, 1e-30F, 3e38F, kEndless};
   const auto add = [&](float value) {
-    values.push_back(std::nextafter(value, -kInf));
+    values.push_back(std::nextafter(value, -kEndless));
     values.push_back(value);
-    values.push_back(std::nextafter(value, kInf));
+    values.push_back(std::nextafter(value, kEndless));
   };
   for (std::size_t i = 0; i < table.size(); ++i) {
     add(table[i]);
@@ -105,8 +105,8 @@ TEST(Quantize, GivesTheNearestE2M1AndNegativeZeroOnlyToNegativeValues) {
 
 TEST(Quantize, RoundsToWholeNumbersWithTiesToEven) {
   using enum CodeArithmetic;
-  const std::vector<float> values{0.5F,   1.5F, -0.5F, -1.5F,   126.5F, 127.49F,
-                                  127.5F, kInf, -1e9F, -128.5F, kNan};
+  const std::vector<float> values{0.5F,   1.5F,     -0.5F, -1.5F,   126.5F, 127.49F,
+                                  127.5F, kEndless, -1e9F, -128.5F, kNan};
   const std::vector<int> want{0, 2, 0, -2, 126, 127, 127, 127, -128, -128, 0};
   const std::vector<std::uint8_t> got = codes(CodeKind::I8, RoundedQuotient, values);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -146,14 +146,14 @@ TEST(Quantize, RoundsAQuotientToTheDtypeOfTheValueBeforeTheCode) {
 }
 
 TEST(Maxima, AreOfEachGroupAndKeepANan) {
-  const std::vector<float> values{1, -3, 2, 0, -0.0F, 0, kNan, 9, kInf, -kInf};
+  const std::vector<float> values{1, -3, 2, 0, -0.0F, 0, kNan, 9, kEndless, -kEndless};
   const std::vector<std::byte> in = bytes_of_all(values);
   std::array<float, 4> maxima{};
   find_maxima(DType::F32)(in.data(), 3, maxima.data(), values.size());
   EXPECT_EQ(3, maxima[0]);
   EXPECT_EQ(0, maxima[1]);
   EXPECT_TRUE(std::isnan(maxima[2]));
-  EXPECT_EQ(kInf, maxima[3]);
+  EXPECT_EQ(kEndless, maxima[3]);
   find_maxima(DType::F32)(in.data(), 3, maxima.data(), 3);
   EXPECT_EQ(3, maxima[0]);
 }
@@ -201,7 +201,7 @@ TEST(Quantize, GivesTheSameByBothKernelSets) {
         }
         if (groups > 8) {
           scales[1] = 0;
-          scales[2] = kInf;
+          scales[2] = kEndless;
           scales[3] = kNan;
           scales[4] = 1e-40F;
         }

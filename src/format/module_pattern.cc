@@ -30,7 +30,7 @@ namespace {
 using Node = ModulePattern::Node;
 
 constexpr std::uint32_t kMostTurns = 1000;
-constexpr int kMaxPatternDepth = 20;                          // of groups
+constexpr int kMaxGroupDepth = 20;                            // of groups
 constexpr std::size_t kMaxPattern = 4096;                     // bytes
 constexpr std::size_t kMaxSteps = 20'000;                     // of one match
 constexpr std::size_t kMaxPatterns = std::size_t{256} << 10;  // bytes of all patterns
@@ -73,7 +73,7 @@ class Parser {
   std::unique_ptr<Node> alternatives(int depth) {
     auto group = std::make_unique<Node>();
     group->kind = Node::Kind::Group;
-    if (depth > kMaxPatternDepth) good_ = false;
+    if (depth > kMaxGroupDepth) good_ = false;
     // The first of several empty patterns is enough: they take no step, and there may be thousands.
     bool has_empty = false;
     do {

@@ -81,7 +81,8 @@ TEST(QuantizingView, ExchangesTheWeightsThatTheToolChooses) {
 TEST(QuantizingView, LeavesWhatIgnoreAndOnlySay) {
   const auto names = [](const std::string& spelling) {
     std::vector<std::string> lines;
-    for (const QuantizedTensor& weight : define(small_llama().build(), spelling)->weights) {
+    const auto definition = define(small_llama().build(), spelling);
+    for (const QuantizedTensor& weight : definition->weights) {
       lines.emplace_back(weight.name);
     }
     return lines;

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 namespace fs = std::filesystem;
 
-const fs::path kDeepseek = fs::path(CKFS_TEST_DATA) / "hf/deepseek-v3-fp8/source";
+const fs::path kFp8Model = fs::path(CKFS_TEST_DATA) / "hf/deepseek-v3-fp8/source";
 
 /// All tensors of a view's files, by a reader that shares no code with ckfs.
 std::map<std::string, PlainTensor> tensors_of_files(const View& view) {
@@ -36,7 +36,7 @@ std::span<std::byte> bytes_of(std::string& text) {
   return std::as_writable_bytes(std::span(text));
 }
 
-View view_of(const Checkpoint& checkpoint, std::string_view name) {
+View opened_view(const Checkpoint& checkpoint, std::string_view name) {
   auto view = checkpoint.view(name);
   if (!view) {
     ADD_FAILURE() << view.error().message();
@@ -60,7 +60,7 @@ Checkpoint open_plain(const TemporaryDirectory& directory, std::string_view data
 }
 
 TEST(Tensor, HasTheBytesThatItsFileHas) {
-  const Checkpoint checkpoint = open(kDeepseek);
+  const Checkpoint checkpoint = open(kFp8Model);
   for (const char* name :
        {"bf16-safetensors", "fp32-safetensors@max_shard=1MB", "bf16-safetensors@experts=linear"}) {
     const auto view = checkpoint.view(name);
@@ -88,7 +88,7 @@ TEST(Tensor, GivesRowsAndReadsNoOthers) {
   std::string data(std::size_t{4} << 20, '\0');
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 + i / 4093);
   const Checkpoint checkpoint = open_plain(directory, data, {.io = IoEngine::Pread});
-  const auto tensor = view_of(checkpoint, "bf16-safetensors").tensor("t");
+  const auto tensor = opened_view(checkpoint, "bf16-safetensors").tensor("t");
   ASSERT_TRUE(tensor);
   const std::uint64_t before = checkpoint.statistics().source_bytes;
   EXPECT_EQ(tensor->size_of_rows(1000, 25), 100u);
@@ -106,7 +106,7 @@ TEST(Tensor, GivesRowsAndReadsNoOthers) {
 TEST(Tensor, RefusesRowsAndPlacesThatDoNotFit) {
   const TemporaryDirectory directory;
   const Checkpoint checkpoint = open_plain(directory, "0123456789abcdef");
-  const View view = view_of(checkpoint, "bf16-safetensors");
+  const View view = opened_view(checkpoint, "bf16-safetensors");
   const auto tensor = view.tensor("t");
   ASSERT_TRUE(tensor);
   std::string out(16, '?');
@@ -133,7 +133,7 @@ TEST(Tensor, RefusesRowsAndPlacesThatDoNotFit) {
 }
 
 TEST(View, ReadsManyTensorsToTheirPlaces) {
-  const Checkpoint checkpoint = open(kDeepseek);
+  const Checkpoint checkpoint = open(kFp8Model);
   for (const char* name : {"bf16-safetensors", "maxtext-unscanned"}) {
     const auto view = checkpoint.view(name);
     if (!view) continue;
@@ -164,7 +164,7 @@ TEST(View, ReadsManyTensorsToTheirPlaces) {
 }
 
 TEST(View, StopsReadingManyTensors) {
-  const View view = view_of(open(kDeepseek), "bf16-safetensors");
+  const View view = opened_view(open(kFp8Model), "bf16-safetensors");
   std::string out(view.tensor(0)->info().size, '?');
   const std::vector<TensorRead> reads = {{.tensor = 0, .out = bytes_of(out)}};
   std::stop_source stop;
@@ -175,7 +175,7 @@ TEST(View, StopsReadingManyTensors) {
 }
 
 TEST(ViewFile, StopsWhenItsTokenSaysSo) {
-  const View view = view_of(open(kDeepseek), "bf16-safetensors");
+  const View view = opened_view(open(kFp8Model), "bf16-safetensors");
   std::stop_source stop;
   auto file = view.open("config.json", {.stop = stop.get_token()});
   ASSERT_TRUE(file->read(0, 100));
@@ -188,7 +188,7 @@ TEST(ViewFile, GoesOnWhenAProgramKeepsMoreResultsThanTheBudgetHas) {
   std::string data(std::size_t{8} << 20, '\0');
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 5 + i / 4099);
   const Checkpoint checkpoint = open_plain(directory, data, {.memory = 64 << 20});
-  const View view = view_of(checkpoint, "source");
+  const View view = opened_view(checkpoint, "source");
   std::vector<Bytes> kept;
   std::string first;
   for (int round = 0; round < 20; ++round) {  // 160 MiB of a budget of 64 MiB
@@ -238,8 +238,8 @@ std::string message_in_child(Use use) {
 }
 
 TEST(Checkpoint, IsNotUsedByAForkedChild) {
-  auto checkpoint = std::make_optional(open(kDeepseek));
-  auto view = std::make_optional(view_of(*checkpoint, "bf16-safetensors"));
+  auto checkpoint = std::make_optional(open(kFp8Model));
+  auto view = std::make_optional(opened_view(*checkpoint, "bf16-safetensors"));
   auto file = std::make_optional(*view->open("config.json"));
   auto tensor = std::make_optional(*view->tensor(0));
   auto kept = std::make_optional(*file->read(0, 10));
@@ -261,7 +261,7 @@ TEST(Checkpoint, IsNotUsedByAForkedChild) {
               view.reset();
               checkpoint.reset();
               if (kSanitized) return "read again";  // their threads do not survive a fork
-              const auto again = Checkpoint::open(kDeepseek);
+              const auto again = Checkpoint::open(kFp8Model);
               const auto norm = again->view("bf16-safetensors")->tensor(0);
               return norm->read(bytes_of(out)) ? "read again" : "not read";
             }),

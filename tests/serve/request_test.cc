@@ -12,7 +12,7 @@ constexpr std::string_view kRequest =
     "Host: Example.org:9000\r\nRange:  bytes=0-1 \r\nX-Two: a\r\nx-two: b\r\n\r\n";
 
 TEST(TakeRequest, SplitsALineAndItsHeaders) {
-  const std::string bytes = std::string(kRequest) + "GET /next";
+  const std::string bytes = fmt::format("{}GET /next", kRequest);
   const TakenRequest taken = take_request(bytes);
   ASSERT_FALSE(taken.bad);
   EXPECT_EQ(taken.used, kRequest.size());

@@ -194,15 +194,15 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
     }
     return define_tree(std::move(catalog), row, spec);
   }
-  if (row.name == kDcpView) {
+  if (row.name == kDcpView || row.name == kMegatronView) {
     const ViewRow& model = dcp_model_row(spec);
     if (const auto obstacles = hf_model_obstacles(*catalog, model, unscaled_of(spec));
         !obstacles.empty()) {
       return unsupported(row, obstacles);
     }
-    return define_dcp(std::move(catalog), spec, recipes);
+    if (row.name == kDcpView) return define_dcp(std::move(catalog), spec, recipes);
+    return define_megatron(std::move(catalog), spec, recipes);
   }
-  if (row.name == kMegatronView) return define_megatron(std::move(catalog), spec, recipes);
   const bool maxtext = row.container == ContainerKind::Orbax;
   if (row.quantizes) {
     std::vector<Obstacle> found;
@@ -340,10 +340,12 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       MegatronView view = find_megatron_view(held, recipes);
       summary.obstacles = std::move(view.obstacles);
       summary.definition = std::move(view.definition);
+      summary.remarks = summaries.front().remarks;  // of bf16-safetensors, whose tensors it has
       continue;
     }
     if (row.name == kDcpView) {
-      summary.obstacles = summaries.front().obstacles;  // of bf16-safetensors
+      summary.obstacles = summaries.front().obstacles;
+      summary.remarks = summaries.front().remarks;
       continue;
     }
     if (row.container == ContainerKind::Orbax) {

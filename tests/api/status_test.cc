@@ -42,7 +42,7 @@ TEST(Status, IsReadBackAsATable) {
   const auto text = status_text(json);
   ASSERT_TRUE(text) << text.error().message();
   EXPECT_THAT(*text, HasSubstr("bytes to readers               100  100 B\n"));
-  EXPECT_THAT(*text, HasSubstr("requests  config.json\n"));
+  EXPECT_THAT(*text, HasSubstr("x  config.json\n"));
 }
 
 TEST(Status, OfAnUnknownShapeIsRefused) {

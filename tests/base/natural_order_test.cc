@@ -12,7 +12,7 @@ TEST(NaturalOrder, ComparesNumericPartsAsNumbersBeforeAllOthers) {
   std::vector<std::string_view> names = {"layers.10.w", "layers.norm", "layers.2.w", "head",
                                          "layers.2",    "layers.2.b",  "layers.02.w"};
   std::ranges::sort(names, natural_less);
-  EXPECT_EQ(names, (std::vector<std::string_view>{"head", "layers.2", "layers.2.b", "layers.02.w",
+  EXPECT_EQ(names, (std::vector<std::string_view>{"head", "layers.02.w", "layers.2", "layers.2.b",
                                                   "layers.2.w", "layers.10.w", "layers.norm"}));
 }
 

@@ -68,8 +68,9 @@ TEST(Manual, DescribesEveryParameterAndItsViews) {
                                      ? "***N*"
                                      : fmt::format("{}{}**", block ? "ROWSxCOLUMNS**|**" : "",
                                                    fmt::join(parameter.choices, "**|**"));
-      const std::string head = fmt::format("**{}={}", parameter.key, values);
-      EXPECT_EQ(line_with(document, "**" + std::string(parameter.key) + "="), head);
+      std::string head = line_with(document, "**" + std::string(parameter.key) + "=");
+      // A view may have fewer of the values than another; the text says so.
+      EXPECT_THAT(head, testing::StartsWith(fmt::format("**{}={}", parameter.key, values)));
       const std::size_t at = document.find(head);
       std::string text = document.substr(at, document.find("\n\n", at) - at);
       const bool files = text.find("In every view of safetensors or torch files") != text.npos;

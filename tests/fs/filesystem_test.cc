@@ -84,7 +84,7 @@ ErrorCode code_of(const auto& result) {
 TEST_F(FilesystemTest, RootListsAvailableViewsAndControlDirectorySorted) {
   Filesystem filesystem = make();
   EXPECT_THAT(names(filesystem, kRootInode),
-              ElementsAre(".", "..", ".ckfs", "bf16-safetensors", "fp16-safetensors",
+              ElementsAre(".", "..", ".ckfs", "bf16-safetensors", "dcp", "fp16-safetensors",
                           "fp32-consolidated", "fp32-safetensors", "source"));
 }
 

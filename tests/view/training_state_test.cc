@@ -10,7 +10,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 /// "name: dtype", and what it shares its bytes with.
 std::vector<std::string> tensor_lines(const Definition& definition) {
@@ -143,9 +142,12 @@ TEST(TrainingState, IsToldWhatViewsLeaveOut) {
                {"f", DType::F16, {2}, false, Role::FrozenModule}});
   const auto catalog = model.build();
   for (const ViewSummary& view : list_views(catalog)) {
-    if (view.name == "source" || view.name == "orbax" || view.name.starts_with("maxtext-"))
-      continue;
-    EXPECT_THAT(view.obstacles, IsEmpty()) << view.name;
+    // Of a model of which nothing is known there is none of these.
+    const bool absent = view.name == "orbax" || view.name.starts_with("maxtext-") ||
+                        view.name == "megatron-torch-dist" || view.name == "fp8-safetensors" ||
+                        view.name == "ct-safetensors" || view.name == "nf4-safetensors";
+    EXPECT_EQ(!view.obstacles.empty(), absent) << view.name;
+    if (view.name == "source" || absent) continue;
     ASSERT_EQ(view.remarks.size(), 3U) << view.name;
     EXPECT_EQ(view.remarks[0].subject, "c");
     EXPECT_THAT(view.remarks[0].text, HasSubstr("so are 1 more"));

@@ -123,6 +123,11 @@ class LocalFiles::Impl {
     file.requests.fetch_add(1, std::memory_order_relaxed);
   }
   Result<Pin> pin_patiently(FileId id, RegisteredFile& of, unsigned number = 0);
+  /// Whether the file is still the one that was added.
+  Result<void> verify_one(FileId id, RegisteredFile& of) {
+    CKFS_TRY(const Pin pinned, pin_patiently(id, of));
+    return table.check(of, pinned->fd.get());
+  }
   FileState& state(FileId id);
   page_cache::HintedRanges* hinted(FileId id);
   static bool asks_in_order(const RegisteredFile& file) {
@@ -440,11 +445,7 @@ Result<void> LocalFiles::Impl::read(std::span<const ReadRequest> batch, Keep kee
 }
 
 Result<void> LocalFiles::Impl::verify(std::span<const FileId> ids) {
-  for (const FileId id : ids) {
-    RegisteredFile& of = table.file(id);
-    CKFS_TRY(const Pin pinned, pin_patiently(id, of));
-    CKFS_TRY_VOID(table.check(of, pinned->fd.get()));
-  }
+  for (const FileId id : ids) CKFS_TRY_VOID(verify_one(id, table.file(id)));
   return {};
 }
 
@@ -498,7 +499,7 @@ bool LocalFiles::Impl::was_hinted(const FileRange& range) {
 Result<void> LocalFiles::Impl::check_mapped(std::span<const MappedBytes> mapped) {
   for (const MappedBytes& each : mapped) {
     RegisteredFile& of = table.file(each.file);
-    CKFS_TRY_VOID(pin_patiently(each.file, of));
+    CKFS_TRY_VOID(verify_one(each.file, of));
     if (!static_cast<const FileMapping*>(each.owner.get())->broken()) continue;
     mappings_.drop(each.file);
     return Failure(

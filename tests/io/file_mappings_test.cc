@@ -11,6 +11,7 @@
 #include <string>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -64,6 +65,21 @@ std::uint64_t resident_of_files() {
   }
   ADD_FAILURE() << "no RssFile";
   return 0;
+}
+
+TEST_F(FileMappingTest, AChangeIsFoundWhateverTheIntervalOfPaths) {
+  files_ = LocalFiles::create({.path_check_interval = std::chrono::hours(1)}).value();
+  file_ = files_->add("a.bin", path_).value();
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const auto mapped = map_cached(0, 1 << 20, 1 << 20);
+    if (!mapped) continue;  // the kernel took pages out
+    EXPECT_TRUE(files_->check_mapped(std::span(&*mapped, 1)));
+    const timespec times[2] = {{1, 0}, {1, 0}};
+    ASSERT_EQ(::futimens(fd_.get(), times), 0);
+    EXPECT_FALSE(files_->check_mapped(std::span(&*mapped, 1)));
+    return;
+  }
+  FAIL() << "nothing was mapped";
 }
 
 TEST_F(FileMappingTest, WhatAHintBroughtInIsReadWhereItIsWantedOnce) {

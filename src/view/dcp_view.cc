@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "format/torch_names.h"
 #include "view/hf_model.h"
 
 namespace ckfs {
@@ -36,6 +37,20 @@ void cut_leading(Definition& definition, std::size_t (*dimensions)(const ModelTe
 
 const ViewRow& dcp_model_row(const ViewSpec& spec) {
   return *find_view_row(fmt::format("{}-safetensors", parameter_of(spec, "dtype", "bf16")));
+}
+
+std::vector<Obstacle> dcp_obstacles(const Catalog& catalog, const ViewRow& row, Unscaled unscaled) {
+  std::vector<Obstacle> obstacles = hf_model_obstacles(catalog, row, unscaled);
+  if (!obstacles.empty()) return obstacles;
+  for (const Shard& shard : catalog.shards()) {
+    for (const TensorId id : shard.tensors) {
+      const DType dtype = catalog.value_dtype(id);
+      if (!torch_dtype_name(dtype).empty()) continue;
+      obstacles.push_back({std::string(catalog.tensor(id).name),
+                           fmt::format("torch has no dtype {}", name(dtype))});
+    }
+  }
+  return obstacles;
 }
 
 Result<std::shared_ptr<Definition>> define_dcp(std::shared_ptr<const Catalog> catalog,

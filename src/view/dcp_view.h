@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "view/recipes/recipe.h"
@@ -21,8 +22,12 @@ void cut_leading(Definition& definition, std::size_t (*dimensions)(const ModelTe
 /// The row of the view whose tensors it has: that of its dtype.
 const ViewRow& dcp_model_row(const ViewSpec& spec);
 
-/// Requires: dcp_model_row() has no obstacles; `spec` is normalized and of this view. Errors: those
-/// of define_hf_model().
+/// Why the model's tensors cannot be shown so: the obstacles of the view in `row`, and dtypes that
+/// torch does not have. Empty: they can.
+std::vector<Obstacle> dcp_obstacles(const Catalog& catalog, const ViewRow& row, Unscaled unscaled);
+
+/// Requires: dcp_obstacles() of dcp_model_row() is empty; `spec` is normalized and of this view.
+/// Errors: those of define_hf_model().
 Result<std::shared_ptr<Definition>> define_dcp(std::shared_ptr<const Catalog> catalog,
                                                const ViewSpec& spec, const Recipes& recipes);
 

@@ -196,10 +196,10 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
   }
   if (row.name == kDcpView || row.name == kMegatronView) {
     const ViewRow& model = dcp_model_row(spec);
-    if (const auto obstacles = hf_model_obstacles(*catalog, model, unscaled_of(spec));
-        !obstacles.empty()) {
-      return unsupported(row, obstacles);
-    }
+    const auto obstacles = row.name == kDcpView
+                               ? dcp_obstacles(*catalog, model, unscaled_of(spec))
+                               : hf_model_obstacles(*catalog, model, unscaled_of(spec));
+    if (!obstacles.empty()) return unsupported(row, obstacles);
     if (row.name == kDcpView) return define_dcp(std::move(catalog), spec, recipes);
     return define_megatron(std::move(catalog), spec, recipes);
   }
@@ -344,7 +344,9 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       continue;
     }
     if (row.name == kDcpView) {
-      summary.obstacles = summaries.front().obstacles;
+      summary.obstacles =
+          dcp_obstacles(catalog, *find_view_row("bf16-safetensors"), Unscaled::Unsaid);
+      if (summary.obstacles.empty()) summary.obstacles = summaries.front().obstacles;
       summary.remarks = summaries.front().remarks;
       continue;
     }

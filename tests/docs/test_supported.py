@@ -23,6 +23,11 @@ def rows(name):
             for line in table.splitlines()[2:]]
 
 
+def recipes():
+    return [json.loads(path.read_text())
+            for path in sorted((ROOT / "src/view/recipes").glob("*.json"))]
+
+
 def words(cell):
     return set(CODE.findall(cell))
 

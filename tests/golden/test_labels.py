@@ -153,13 +153,14 @@ class Labels(unittest.TestCase):
         told = json.loads(ways.run("inspect", "--json", source))["labels"]
         self.assertTrue(told)
         for entry in told:
-            if entry["view"] == "source":
+            # These have the tensors of another view, with its labels.
+            if entry["view"] in ("source", "dcp", "megatron-torch-dist"):
                 continue
             with self.subTest(**entry):
                 label = self.table[row_of[entry["from"]], entry["view"]]
                 self.assertEqual(label.removesuffix(" (unchanged)"), entry["label"])
         # Nothing is left out.
-        views = {entry["view"] for entry in told} - {"source"}
+        views = {entry["view"] for entry in told} - {"source", "dcp", "megatron-torch-dist"}
         for view in views:
             self.assertEqual({tensor.dtype for row in rows.values() for tensor in row.values()},
                              {entry["from"] for entry in told if entry["view"] == view}, view)

@@ -11,7 +11,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import mounted_fs
 from mounted_fs import libc
 
-VIEWS = ["bf16-safetensors", "fp16-safetensors", "fp32-consolidated", "fp32-safetensors", "source"]
+VIEWS = ["bf16-safetensors", "dcp", "fp16-safetensors", "fp32-consolidated", "fp32-safetensors",
+         "source"]
 
 
 def raw_listing(path):

@@ -244,7 +244,7 @@ class Cache(unittest.TestCase):
     def test_warm_fetches_what_a_view_needs_and_clear_removes_it(self):
         location = "hf://org/deepseek"
         said = self.ckfs("cache", "warm", location, VIEW).decode()
-        self.assertRegex(said, r"^hf://org/deepseek: \d+ [KM]B fetched, \d+(\.\d+)? [KM]?B were there\n$")
+        self.assertRegex(said, r"^hf://org/deepseek: [\d.]+ [KM]B fetched, [\d.]+ [KM]?B were there\n$")
         self.requests()
         here = self.export(CASE)
         self.assertEqual(self.export(location, "--offline"), here)

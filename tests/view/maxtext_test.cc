@@ -396,8 +396,9 @@ TEST(MaxTextReleases, AreInTheRemarks) {
             (Remarks{{"maxtext-scanned", differ}, {"maxtext-unscanned", differ}}));
   const auto of_all = [](const std::string& text) {
     Remarks all;
-    for (const char* view : {"bf16-safetensors", "fp16-safetensors", "fp32-safetensors",
-                             "fp32-consolidated", "maxtext-scanned", "maxtext-unscanned"}) {
+    for (const char* view :
+         {"bf16-safetensors", "fp16-safetensors", "fp32-safetensors", "fp32-consolidated",
+          "maxtext-scanned", "maxtext-unscanned", "megatron-torch-dist", "dcp"}) {
       all[view] = text;
     }
     return all;

@@ -1,7 +1,8 @@
 // Threads take pieces in order, whatever step they belong to, so no thread waits for the end of a
-// step. The thread that writes the last piece of a step drops its chunks. When enough is written,
-// one thread syncs the files while the others write. The record counts steps from the first one, so
-// a step that ends before an earlier one counts when that has ended, too.
+// step; of a step whose pieces come in turn, they take all. The thread that writes the last piece
+// of a step drops its chunks. When enough is written, one thread syncs the files while the others
+// write. The record counts steps from the first one, so a step that ends before an earlier one
+// counts when that has ended, too.
 #include "export/ordered_writer.h"
 
 #include <set>
@@ -21,8 +22,12 @@ class OrderedWriter {
     for (std::size_t step = 0; step < order.steps.size(); ++step) {
       for (const ExportStep& piece : order.steps[step].pieces) {
         if (!hooks.wanted(step, piece)) continue;
-        pieces_.push_back({step, &piece});
-        ++left_[step];
+        pieces_.push_back(&piece);
+        if (left_[step] == 0 || !order.steps[step].in_turn) {
+          tasks_.push_back({step, pieces_.size() - 1, pieces_.size() - 1});
+          ++left_[step];
+        }
+        tasks_.back().end = pieces_.size();
       }
     }
     while (done_ < left_.size() && left_[done_] == 0) ++done_;
@@ -30,32 +35,38 @@ class OrderedWriter {
   }
 
   Result<void> write() {
-    const Result<void> written =
-        run_parallel(pieces_.size(), [this](std::size_t number) { return write_one(number); },
-                     {.few = hooks_.jobs, .most = hooks_.jobs});
+    const Result<void> written = run_parallel(
+        tasks_.size(), [this](std::size_t number) { return write_one(tasks_[number]); },
+        {.few = hooks_.jobs, .most = hooks_.jobs});
     const Result<void> synced = sync(0);
     CKFS_TRY_VOID(written);
     return synced;
   }
 
  private:
-  struct Piece {
+  /// Pieces that one thread writes.
+  struct Task {
     std::size_t step = 0;
-    const ExportStep* what = nullptr;
+    std::size_t begin = 0, end = 0;  // in pieces_
   };
 
-  Result<void> write_one(std::size_t number) {
-    const auto& [step, what] = pieces_[number];
-    CKFS_TRY(OutFile target, hooks_.open(what->file));
-    CKFS_TRY_VOID(write_part(view_, *what, what->range.begin, target,
-                             {.ends = hooks_.ends,
-                              .advance = hooks_.advance,
-                              .synced = [](std::uint64_t) { return Result<void>(); },
-                              .sync_step = ~std::uint64_t{0}}));
+  Result<void> write_one(const Task& task) {
+    const std::size_t step = task.step;
+    std::uint64_t bytes = 0;
+    for (std::size_t i = task.begin; i < task.end; ++i) {
+      const ExportStep& what = *pieces_[i];
+      CKFS_TRY(OutFile target, hooks_.open(what.file));
+      CKFS_TRY_VOID(write_part(view_, what, what.range.begin, target,
+                               {.ends = hooks_.ends,
+                                .advance = hooks_.advance,
+                                .synced = [](std::uint64_t) { return Result<void>(); },
+                                .sync_step = ~std::uint64_t{0}}));
+      bytes += what.range.size();
+    }
     bool ended = false;
     {
       const MutexLock lock(mutex_);
-      unsynced_ += what->range.size();
+      unsynced_ += bytes;
       ended = --left_[step] == 0;
       while (done_ < left_.size() && left_[done_] == 0) ++done_;
     }
@@ -108,9 +119,10 @@ class OrderedWriter {
   const View& view_;
   const SourceOrder& order_;
   const OrderHooks& hooks_;
-  std::vector<Piece> pieces_;
+  std::vector<const ExportStep*> pieces_;
+  std::vector<Task> tasks_;
   Mutex mutex_;
-  std::vector<std::size_t> left_ CKFS_GUARDED_BY(mutex_);  // pieces of each step
+  std::vector<std::size_t> left_ CKFS_GUARDED_BY(mutex_);  // tasks of each step
   std::size_t done_ CKFS_GUARDED_BY(mutex_) = 0;           // all steps before are written
   std::size_t synced_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t unsynced_ CKFS_GUARDED_BY(mutex_) = 0;  // bytes

@@ -191,14 +191,14 @@ std::uint64_t id_of(std::span<const SourceStep> steps) {
   return id;
 }
 
-/// Weights that are quantized, some at a time: their codes, then what was made with these and kept
+/// A step for each weight that is quantized: its codes, then what was made with these and kept
 /// (Want::keep_scales). In the order of the files all scales would come first, and every value
 /// would be read twice.
-SourceOrder order_of_weights(const View::Impl& view, std::uint64_t step_bytes) {
+SourceOrder order_of_weights(const View::Impl& view) {
   const Definition& definition = *view.definition;
   struct Place {
-    ExportStep step;
     std::uint8_t output = 0;
+    ExportStep step;
   };
   std::vector<std::vector<Place>> places(definition.weights.size());
   for (const std::size_t file : view.files->tensor_files()) {
@@ -211,29 +211,17 @@ SourceOrder order_of_weights(const View::Impl& view, std::uint64_t step_bytes) {
       if (tensor.weight == ModelTensor::kNone) continue;
       const Quantizer& quantizer = *definition.weights[tensor.weight].quantizer;
       if (quantizer.unit(tensor.output).elements == 0) continue;
-      places[tensor.weight].push_back({{file, layout.range(i)}, tensor.output});
+      places[tensor.weight].push_back({tensor.output, {file, layout.range(i)}});
     }
   }
   SourceOrder order;
-  std::vector<Place> codes, others;
-  std::uint64_t bytes = 0;
-  const auto end_step = [&] {
-    if (codes.empty() && others.empty()) return;
-    SourceStep& step = order.steps.emplace_back();
-    for (const Place& place : codes) step.pieces.push_back(place.step);
-    for (const Place& place : others) step.pieces.push_back(place.step);
-    codes.clear();
-    others.clear();
-    bytes = 0;
-  };
   for (std::vector<Place>& weight : places) {
-    for (Place& place : weight) {
-      bytes += place.step.range.size();
-      (place.output == 0 ? codes : others).push_back(place);
-    }
-    if (bytes >= step_bytes) end_step();
+    if (weight.empty()) continue;
+    std::ranges::stable_sort(weight, {}, &Place::output);  // the codes are the first
+    SourceStep& step = order.steps.emplace_back();
+    step.in_turn = true;
+    for (const Place& place : weight) step.pieces.push_back(place.step);
   }
-  end_step();
   order.id = id_of(order.steps);
   return order;
 }
@@ -243,7 +231,7 @@ SourceOrder order_of_weights(const View::Impl& view, std::uint64_t step_bytes) {
 SourceOrder source_order(const View& view, const OrderLimits& limits) {
   const ChunkTable& chunks = view.impl().definition->catalog->chunks();
   if (chunks.empty() && !view.impl().definition->weights.empty()) {
-    return order_of_weights(view.impl(), limits.step);
+    return order_of_weights(view.impl());
   }
   if (chunks.empty()) return {};
   const std::vector<Piece> pieces = pieces_of(view.impl(), limits.piece);

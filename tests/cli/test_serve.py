@@ -104,15 +104,21 @@ class Server:
             return got
 
 
-def sign(method, host, path, query="", key=("me", SECRET), when=None, **headers):
-    """Headers with a signature of AWS's version 4, made as its manual says and not by ckfs's code."""
+def sign(method, host, path, query="", key=("me", SECRET), when=None, payload="UNSIGNED-PAYLOAD",
+         **headers):
+    """Headers with a signature of AWS's version 4, made as its manual says and not by ckfs's code. Of a
+    payload in bytes the hash is signed, and not sent."""
     now = when or datetime.datetime.now(datetime.timezone.utc)
     stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
-    headers = {**headers, "host": host, "x-amz-date": stamp, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
+    headers = {**headers, "host": host, "x-amz-date": stamp}
+    if isinstance(payload, bytes):
+        payload = hashlib.sha256(payload).hexdigest()
+    else:
+        headers["x-amz-content-sha256"] = payload
     names = sorted(headers)
     canonical = "\n".join([
         method, path, "&".join(sorted(query.split("&"))) if query else "",
-        *(f"{name}:{headers[name]}" for name in names), "", ";".join(names), "UNSIGNED-PAYLOAD"])
+        *(f"{name}:{headers[name]}" for name in names), "", ";".join(names), payload])
     scope = f"{day}/eu-north-1/s3/aws4_request"
     text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
     secret = ("AWS4" + key[1]).encode()
@@ -507,6 +513,8 @@ class Keys(cli_support.TestCase):
     def test_signatures_are_checked(self):
         path, query = "/model/source/config.json", "list-type=2&prefix=source%2Fa%3D%2B%20b"
         self.assertEqual(self.signed(path).status, 200)
+        self.assertEqual(self.signed(path, payload=b"").status, 200)
+        self.assertEqual(self.signed(path, payload=b"x").status, 403)
         self.assertEqual(self.signed("/model", query).status, 200)
         self.assertEqual(self.signed("/model", query, target="/model?prefix=source%2Fa%3d%2b%20b&list-type=2")
                          .status, 200)

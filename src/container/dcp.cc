@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/text.h"
+#include "container/array_chunks.h"
 #include "container/literal_segments.h"
 #include "format/dcp_write.h"
 #include "format/torch_zip_writer.h"
@@ -18,6 +19,7 @@ namespace {
 
 constexpr std::uint64_t kMostDcpBytes = 5'000'000'000;  // of a data file, with more than one chunk
 constexpr std::size_t kItemsPerLiteral = 64;
+constexpr std::size_t kMostDimensions = 64;
 constexpr std::uint64_t kMostDcpChunks = std::uint64_t{1} << 24;
 constexpr std::size_t kMostDcpFiles = 100'000;
 constexpr std::string_view kItemRoot = "archive";  // what torch.save calls it in a stream
@@ -153,6 +155,16 @@ class DcpContainer final : public Container {
       return fail(ErrorCode::Unsupported, "\"{}\": torch has no dtype {}", added.name,
                   name(added.expr.dtype()));
     }
+    // torch has no tensor of more dimensions.
+    if (const std::size_t rank = added.expr.shape().size(); rank > kMostDimensions) {
+      return fail(ErrorCode::Unsupported, "{}: {} dimensions (torch has {} at most)",
+                  quote(added.name), rank, kMostDimensions);
+    }
+    if (chunk_count(id) > 1) {
+      if (auto sliceable = check_sliceable(added.expr); !sliceable) {
+        return Failure(sliceable.error().within(quote(added.name)));
+      }
+    }
     CKFS_TRY(const auto kind, kind_of(id));
     kinds_.emplace(std::pair(kind->dtype, kind->shape), kind);
     const std::uint64_t count = chunk_count(id);
@@ -198,8 +210,7 @@ class DcpContainer final : public Container {
     return all;
   }
 
-  /// The part of the tensor's expression. The cut was possible for every other chunk, or it would
-  /// be an error that Definition::splits made.
+  /// The part of the tensor's expression, which check_sliceable() found to be possible.
   TensorExpr chunk_expr(const Item& item, std::span<const std::int64_t> sizes) const {
     const std::vector<std::int64_t> offsets = chunk_offsets(item.tensor, item.chunk, sizes);
     TensorExpr expr = tensor(item.tensor).expr;

@@ -39,9 +39,18 @@ const ViewRow& dcp_model_row(const ViewSpec& spec) {
   return *find_view_row(fmt::format("{}-safetensors", parameter_of(spec, "dtype", "bf16")));
 }
 
+std::vector<Obstacle> part_obstacles(const Catalog& catalog) {
+  std::vector<Obstacle> obstacles;
+  for (const CatalogPart& part : catalog.parts()) {
+    obstacles.push_back({part.directory, "weights of their own, which this view has no place for"});
+  }
+  return obstacles;
+}
+
 std::vector<Obstacle> dcp_obstacles(const Catalog& catalog, const ViewRow& row, Unscaled unscaled) {
   std::vector<Obstacle> obstacles = hf_model_obstacles(catalog, row, unscaled);
   if (!obstacles.empty()) return obstacles;
+  obstacles = part_obstacles(catalog);
   for (const Shard& shard : catalog.shards()) {
     for (const TensorId id : shard.tensors) {
       const DType dtype = catalog.value_dtype(id);
@@ -64,7 +73,6 @@ Result<std::shared_ptr<Definition>> define_dcp(std::shared_ptr<const Catalog> ca
   CKFS_TRY(std::shared_ptr<Definition> definition,
            define_hf_model(std::move(catalog), row, model, recipes));
   definition->spec = spec;
-  definition->parts.clear();  // folders of their own, which no dictionary of tensors has
   definition->packaging = {
       .container = ContainerKind::Dcp, .placement = Placement::Split, .dcp = {.planner = true}};
   cut_leading(*definition, has_experts);

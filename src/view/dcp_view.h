@@ -22,8 +22,11 @@ void cut_leading(Definition& definition, std::size_t (*dimensions)(const ModelTe
 /// The row of the view whose tensors it has: that of its dtype.
 const ViewRow& dcp_model_row(const ViewSpec& spec);
 
-/// Why the model's tensors cannot be shown so: the obstacles of the view in `row`, and dtypes that
-/// torch does not have. Empty: they can.
+/// Folders with weights of their own, for which one dictionary of tensors has no place.
+std::vector<Obstacle> part_obstacles(const Catalog& catalog);
+
+/// Why the model's tensors cannot be shown so: the obstacles of the view in `row`, dtypes that
+/// torch does not have, part_obstacles(). Empty: they can.
 std::vector<Obstacle> dcp_obstacles(const Catalog& catalog, const ViewRow& row, Unscaled unscaled);
 
 /// Requires: dcp_obstacles() of dcp_model_row() is empty; `spec` is normalized and of this view.

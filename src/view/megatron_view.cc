@@ -84,7 +84,6 @@ std::string common_file(bool stacked) {
 
 void add_files(Definition& definition, bool stacked) {
   definition.side_files = {};
-  definition.parts.clear();
   definition.texts.clear();
   const auto add = [&](std::string_view directory, std::string_view name, std::string text) {
     definition.texts.push_back({fmt::format("{}{}", directory, name), std::move(text)});
@@ -117,6 +116,7 @@ MegatronView find_megatron_view(const std::shared_ptr<const Catalog>& catalog,
   MegatronView view;
   view.obstacles =
       hf_model_obstacles(*catalog, *find_view_row("bf16-safetensors"), Unscaled::Unsaid);
+  if (view.obstacles.empty()) view.obstacles = part_obstacles(*catalog);
   if (!view.obstacles.empty()) return view;
   auto made = define_megatron(catalog, {std::string(kMegatronView), {}}, recipes);
   if (made) {

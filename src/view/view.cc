@@ -196,9 +196,9 @@ Result<std::shared_ptr<Definition>> define_row(std::shared_ptr<const Catalog> ca
   }
   if (row.name == kDcpView || row.name == kMegatronView) {
     const ViewRow& model = dcp_model_row(spec);
-    const auto obstacles = row.name == kDcpView
-                               ? dcp_obstacles(*catalog, model, unscaled_of(spec))
-                               : hf_model_obstacles(*catalog, model, unscaled_of(spec));
+    auto obstacles = row.name == kDcpView ? dcp_obstacles(*catalog, model, unscaled_of(spec))
+                                          : hf_model_obstacles(*catalog, model, unscaled_of(spec));
+    if (obstacles.empty()) obstacles = part_obstacles(*catalog);
     if (!obstacles.empty()) return unsupported(row, obstacles);
     if (row.name == kDcpView) return define_dcp(std::move(catalog), spec, recipes);
     return define_megatron(std::move(catalog), spec, recipes);

@@ -49,8 +49,8 @@ struct SourceStep {
   std::vector<ExportStep> pieces;
   std::vector<FileId> chunks;  // all that they need, ascending
   std::uint64_t decoded = 0;   // bytes of these
-  /// One thread writes its pieces, one after another: what is made with the first is kept for the
-  /// others.
+  /// One thread writes its pieces, one after another. Scales are made with the codes and kept for
+  /// the others.
   bool in_turn = false;
 };
 

@@ -38,9 +38,8 @@ Result<ByteRange> range_of_rows(const TensorTable& table, std::size_t index, std
   const std::int64_t count = expr.shape().empty() ? 1 : expr.shape()[0];
   if (rows == TensorRead::kAllRows && first >= 0 && first <= count) rows = count - first;
   if (first < 0 || rows < 0 || first > count || rows > count - first) {
-    return fail(ErrorCode::InvalidArgument, "{}: rows {} to {} (the tensor has {})",
-                one_line(table.full_name(index)), first, first + std::max<std::int64_t>(rows, 0),
-                count);
+    return fail(ErrorCode::InvalidArgument, "{}: {} rows from row {} (the tensor has {})",
+                one_line(table.full_name(index)), rows, first, count);
   }
   if (rows == count) return ByteRange{0, all};
   const auto whole = static_cast<std::uint64_t>(count);

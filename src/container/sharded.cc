@@ -15,13 +15,6 @@ constexpr std::size_t kMaxShards = 100'000;
 
 }  // namespace
 
-/// What an index says, and the paths that its entries refer to.
-struct ShardedContainer::Index {
-  std::vector<std::string> paths;
-  std::vector<IndexName> names;
-  std::uint64_t total_size = 0;
-};
-
 ShardedContainer::ShardedContainer(std::shared_ptr<const Definition> definition,
                                    const FileNames& names, bool shares)
     : definition_(std::move(definition)), names_(names), shares_(shares) {}
@@ -67,8 +60,10 @@ Result<void> ShardedContainer::build() {
     exactness_.push_back(least);
   }
   if (has_index()) {
-    const Index all = index();
-    sizes_.push_back(measure_hf_index(all.names, all.total_size));
+    HfIndexMeasure measure;
+    const std::uint64_t total_size =
+        for_each_in_index([&](const IndexName& entry) { measure.add(entry); });
+    sizes_.push_back(measure.nbytes(total_size));
   }
   return {};
 }
@@ -109,20 +104,32 @@ std::vector<std::uint32_t> ShardedContainer::tensors(std::size_t file) const {
   return {ids(file).begin(), ids(file).end()};
 }
 
-ShardedContainer::Index ShardedContainer::index() const {
-  Index index;
-  index.paths.reserve(shards());
-  index.names.reserve(ids_.size());
+template <typename Visit>
+std::uint64_t ShardedContainer::for_each_in_index(const Visit& visit) const {
+  std::uint64_t total_size = 0;
   for (std::size_t i = 0; i < shards(); ++i) {
-    index.paths.push_back(path(i));
+    const std::string file = path(i);
     for (const std::uint32_t id : ids(i)) {
-      index.names.push_back({tensor(id).name, index.paths.back()});
+      visit(IndexName{tensor(id).name, file});
       // What shares its bytes is there once in files that can say so.
       const bool shared = shares_ && tensor(id).same_as != ModelTensor::kNone;
-      if (!shared) index.total_size += tensor(id).expr.nbytes();
+      if (!shared) total_size += tensor(id).expr.nbytes();
     }
   }
-  return index;
+  return total_size;
+}
+
+std::string ShardedContainer::render_index() const {
+  std::vector<std::string> paths;
+  paths.reserve(shards());
+  std::vector<IndexName> names;
+  names.reserve(ids_.size());
+  const std::uint64_t total_size = for_each_in_index([&](const IndexName& entry) {
+    if (paths.empty() || paths.back() != entry.file) paths.emplace_back(entry.file);
+    names.push_back({entry.name, paths.back()});
+  });
+  std::ranges::sort(names, {}, &IndexName::name);
+  return render_hf_index(names, total_size);
 }
 
 FileLayout ShardedContainer::lay_out(std::size_t file) const {
@@ -130,12 +137,8 @@ FileLayout ShardedContainer::lay_out(std::size_t file) const {
   FileLayout layout;
   layout.literals.push_back(sizes_[file]);
   layout.segments.push_back({0, 0, 0, Segment::Kind::Literal});
-  layout.render =
-      [self = std::static_pointer_cast<const ShardedContainer>(shared_from_this())](std::uint32_t) {
-        Index all = self->index();
-        std::ranges::sort(all.names, {}, &IndexName::name);
-        return render_hf_index(all.names, all.total_size);
-      };
+  layout.render = [self = std::static_pointer_cast<const ShardedContainer>(shared_from_this())](
+                      std::uint32_t) { return self->render_index(); };
   return layout;
 }
 

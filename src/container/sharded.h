@@ -45,11 +45,13 @@ class ShardedContainer : public Container {
   virtual FileLayout lay_out_shard(std::size_t shard) const = 0;
 
  private:
-  struct Index;
-
   std::size_t shards() const { return begins_.size() - 1; }
   bool has_index() const;
-  Index index() const;
+  /// Calls visit(IndexName) for each tensor, in the order of the files, and returns what their data
+  /// take. The names of files live as long as the call.
+  template <typename Visit>
+  std::uint64_t for_each_in_index(const Visit& visit) const;
+  std::string render_index() const;
 
   const std::shared_ptr<const Definition> definition_;
   const FileNames names_;

@@ -69,8 +69,17 @@ struct IndexName {
   std::string_view file;
 };
 
-/// Bytes of render_hf_index(), which do not depend on the order of `names`; no text is built.
-std::uint64_t measure_hf_index(std::span<const IndexName> names, std::uint64_t total_size);
+/// How many bytes render_hf_index() writes. They do not depend on the order of the tensors, so
+/// neither a text nor a list of them is built.
+class HfIndexMeasure {
+ public:
+  void add(const IndexName& entry);
+  std::uint64_t nbytes(std::uint64_t total_size) const;
+
+ private:
+  std::uint64_t entries_ = 0;  // how many
+  std::uint64_t text_ = 0;     // bytes of names and paths, as strings of JSON
+};
 
 /// The index as json.dumps(index, indent=2, sort_keys=True) + "\n" writes it, with the metadata
 /// {"total_size": total_size}: bytes of all tensors, without headers. Requires: `names` in byte

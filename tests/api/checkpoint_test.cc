@@ -40,10 +40,9 @@ TEST(Checkpoint, TellsWhatIsNotThere) {
 TEST(Checkpoint, ListsViewsInTheOrderOfTheDocs) {
   std::vector<std::string> names;
   for (const ViewInfo& view : open(kDeepseek).views()) {
-    // Its weights are FP8 of such blocks already, and its config.json does not say that its router
-    // has a bias.
-    const bool absent = view.name == "safetensors" || view.name == "orbax" ||
-                        view.name == "fp8-safetensors" || view.name == "megatron-torch-dist";
+    // Its weights are FP8 of such blocks already.
+    const bool absent =
+        view.name == "safetensors" || view.name == "orbax" || view.name == "fp8-safetensors";
     EXPECT_EQ(view.available, !absent) << view.name;
     EXPECT_FALSE(view.description.empty()) << view.name;
     names.push_back(view.name);

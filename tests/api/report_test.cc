@@ -167,7 +167,7 @@ TEST(ListReport, ListsViewsAtTheRoot) {
   EXPECT_EQ(text,
             "bf16-safetensors/\nfp16-safetensors/\nfp32-safetensors/\nct-safetensors/\n"
             "nf4-safetensors/\nfp32-consolidated/\nmaxtext-unscanned/\nmaxtext-scanned/\n"
-            "dcp/\nsource/\n");
+            "megatron-torch-dist/\ndcp/\nsource/\n");
 }
 
 TEST(ListReport, ListsAViewWithSizesAndExactness) {
@@ -215,8 +215,8 @@ TEST(ViewsJson, TellsTheProvenanceOfEveryFile) {
   const Json json = Json::parse(views_json(checkpoint, std::array{*more}));
   EXPECT_EQ(json["version"], 1);
   EXPECT_EQ(json["layout"], kLayoutVersion);
-  ASSERT_EQ(json["views"].size(), 11u);
-  EXPECT_EQ(json["views"][10]["name"], "bf16-safetensors@max_shard=100KB");
+  ASSERT_EQ(json["views"].size(), 12u);
+  EXPECT_EQ(json["views"][11]["name"], "bf16-safetensors@max_shard=100KB");
   std::size_t scales_elsewhere = 0;
   for (const Json& file : json["views"][0]["files"]) {
     const std::string path = file["path"];

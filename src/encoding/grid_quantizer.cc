@@ -33,6 +33,7 @@ struct Rectangle {
   float low = 0, high = 0;  // of asymmetric forms: the extremes, 0 among them
   bool whole = true;        // has all its values; the last may have fewer
   float maximum = 0;        // of the set of tensors
+  float global = 1;         // the scale that GridRecipe::global_of makes of it
 };
 
 /// A scale: what values are divided by (or multiplied with), what is added then, and the bits that
@@ -62,6 +63,8 @@ struct GridRecipe {
   bool of_tensor = false;  // one scale, of the maximum
   bool in_sets = false;    // has a global scale
   bool flat = false;       // rectangles run over rows, as bitsandbytes has them
+
+  float global_of(DType from, float maximum) const;
 };
 
 std::uint32_t f32_bits(float value) {
@@ -156,10 +159,12 @@ GridScale mx_scale(const Rectangle& of, int offset) {
            : exponent >= full ? 255
                               : std::clamp(127 + exponent - bias - offset, 0, 255);
   }
-  float scale = rounded_to(of.from, static_cast<float>(std::ldexp(1.0, byte - 127)));
+  // 2^(byte - 127): the number whose exponent has these bits, but for the ends.
+  const auto power = std::bit_cast<float>(static_cast<std::uint32_t>(byte) << 23);
+  float scale = rounded_to(of.from, byte == 0 ? 0x1p-127F : power);
   if (scale == 0) scale = 1;
-  const int stored = std::isinf(scale) ? 127 : 127 + std::ilogb(scale);
-  return {scale, 0, static_cast<std::uint32_t>(stored)};
+  const std::uint32_t stored = std::isinf(scale) ? 127 : f32_bits(scale) >> 23;
+  return {scale, 0, stored};
 }
 GridScale mxfp4_scale(const Rectangle& of) {
   return mx_scale(of, 2);
@@ -180,11 +185,14 @@ float e4m3_value(std::uint8_t code) {
 }
 
 GridScale nvfp4_scale(const Rectangle& of) {
-  const float global = nvfp4_global(of.from, of.maximum);
   const float local = rounded_to(of.from, of.top / 6.0F);
-  std::uint8_t code = e4m3_code(global * local);
+  std::uint8_t code = e4m3_code(of.global * local);
   if ((code & 0x7f) == 0) code = e4m3_code(0.125F);
-  return {e4m3_value(code) / global, 0, code};
+  return {e4m3_value(code) / of.global, 0, code};
+}
+
+float GridRecipe::global_of(DType from, float maximum) const {
+  return in_sets ? nvfp4_global(from, maximum) : 1.0F;
 }
 
 /// bitsandbytes 0.50: whole blocks are multiplied with the reciprocal, the last is divided.
@@ -345,9 +353,19 @@ const GridRecipe& recipe_of(QuantizedForm form) {
 /// Two codes a byte; without a partner the last has `filler`.
 void pack(const std::byte* codes, std::size_t count, bool high_first, std::byte filler,
           std::byte* out) {
-  for (std::size_t i = 0; i < count; i += 2) {
+  // Eight codes at once, each the lower half of a byte of a little-endian number.
+  const std::size_t eights = count / 8;
+  for (std::size_t i = 0; i < eights; ++i) {
+    std::uint64_t x = 0;
+    std::memcpy(&x, codes + i * 8, 8);
+    x = (high_first ? x << 4 | x >> 8 : x | x >> 4) & 0x00ff00ff00ff00ff;
+    x = (x | x >> 8) & 0x0000ffff0000ffff;
+    const auto packed = static_cast<std::uint32_t>(x | x >> 16);
+    std::memcpy(out + i * 4, &packed, 4);
+  }
+  for (std::size_t i = eights * 8; i < count; i += 2) {
     const std::byte first = codes[i], second = i + 1 < count ? codes[i + 1] : filler;
-    *out++ = high_first ? first << 4 | second : second << 4 | first;
+    out[i / 2] = high_first ? first << 4 | second : second << 4 | first;
   }
 }
 
@@ -429,7 +447,7 @@ class GridQuantizer final : public Quantizer {
         std::memcpy(out.data(), shape_.data(), out.size());
         break;
       case OutputKind::Global: {
-        const float global = nvfp4_global(from_, values.maximum);
+        const float global = recipe_.global_of(from_, values.maximum);
         std::memcpy(out.data(), &global, sizeof(global));
         break;
       }
@@ -604,6 +622,7 @@ class GridQuantizer final : public Quantizer {
         find_maxima(from_, values.kernels)(in, group, strip.tops.data(), count);
       }
     }
+    const float global = recipe_.global_of(from_, values.maximum);
     for (std::size_t i = 0; i < number; ++i) {
       const bool whole = i + 1 < number || count % group == 0;
       use(begin / group + i, recipe_.scale_of({.from = from_,
@@ -611,7 +630,8 @@ class GridQuantizer final : public Quantizer {
                                                .low = recipe_.asymmetric ? strip.lows[i] : 0,
                                                .high = recipe_.asymmetric ? strip.highs[i] : 0,
                                                .whole = whole,
-                                               .maximum = values.maximum}));
+                                               .maximum = values.maximum,
+                                               .global = global}));
     }
   }
 

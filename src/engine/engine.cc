@@ -147,7 +147,7 @@ class Engine::Impl {
         [this](ReadStream* stream) {
           const std::unique_ptr<ReadStream> owner(stream);
           try {
-            forget(stream->file(), stream->abandon());
+            forget(*stream, stream->abandon());
           } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch)
             // They grow old in the cache instead.
           }
@@ -213,10 +213,15 @@ class Engine::Impl {
     return {file.serial, TileKey::Kind::Piece, 0, begin};
   }
 
-  void forget(const FileLayout& file, std::span<const std::uint64_t> units) {
+  /// A tile serves other readers, too, until its memory is needed; not where a program copies the
+  /// whole file: then fresh memory would cost more than to compute a tile again.
+  void forget(const ReadStream& stream, std::span<const std::uint64_t> units) {
+    const FileLayout& file = stream.file();
     for (const std::uint64_t unit : units) {
       if (file.piece_at(unit) == evaluator_.unit_at(file, unit)) {
         cache_.drop(piece_key(file, unit));
+      } else if (stream.options().whole && stream.options().once) {
+        evaluator_.drop_tile(file, unit);
       } else {
         evaluator_.retire_tile(file, unit);
       }
@@ -318,8 +323,8 @@ class Engine::Impl {
   /// passed them, too: the stream no longer remembers them.
   void ended(ReadStream& stream, ByteRange range, const ReadStream::Advice& advice, bool answered) {
     while_memory_lasts([&] {
-      forget(stream.file(), advice.passed);
-      if (answered) forget(stream.file(), stream.answered(range));
+      forget(stream, advice.passed);
+      if (answered) forget(stream, stream.answered(range));
     });
   }
 

@@ -838,9 +838,17 @@ void Evaluator::make_tile(const FileLayout& file, std::uint64_t offset, Want wan
   if (!wanted()) cache_.retire(key);
 }
 
-void Evaluator::retire_tile(const FileLayout& file, std::uint64_t offset) {
+TileKey Evaluator::tile_at(const FileLayout& file, std::uint64_t offset) const {
   const std::size_t at = file.find(offset);
-  cache_.retire(key_of(file, place_of(file, file.segments[at].id, offset - file.range(at).begin)));
+  return key_of(file, place_of(file, file.segments[at].id, offset - file.range(at).begin));
+}
+
+void Evaluator::retire_tile(const FileLayout& file, std::uint64_t offset) {
+  cache_.retire(tile_at(file, offset));
+}
+
+void Evaluator::drop_tile(const FileLayout& file, std::uint64_t offset) {
+  cache_.drop(tile_at(file, offset));
 }
 
 std::vector<ByteRange> Evaluator::not_padded(const FileLayout& file, ByteRange range) const {

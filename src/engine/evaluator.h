@@ -74,6 +74,8 @@ class Evaluator {
 
   /// The reader of the tile of a gathered tensor that holds byte `offset` of the file is past it.
   void retire_tile(const FileLayout& file, std::uint64_t offset);
+  /// The same, and no other reader is expected.
+  void drop_tile(const FileLayout& file, std::uint64_t offset);
 
   /// Computes and caches the tile of a gathered tensor that holds byte `offset` of the file. Does
   /// nothing if another thread has begun it, if there is no memory for it now, or if `wanted()` is
@@ -106,6 +108,7 @@ class Evaluator {
   };
   enum class Patience : std::uint8_t { Wait, Refuse };
 
+  TileKey tile_at(const FileLayout& file, std::uint64_t offset) const;
   TilePosition place_of(const FileLayout& file, std::uint32_t tensor, std::uint64_t byte) const;
   static TileKey key_of(const FileLayout& file, const TilePosition& place);
   Result<void> copy_literal(const FileLayout& file, const LiteralPart& part,

@@ -1,7 +1,11 @@
-// The fast kernels of tensor/quantize.h: the same arithmetic without branches, in loops over 16
-// elements that a compiler makes vectors of. Included once for each set of instructions, in a
-// namespace of its own (CKFS_LANES) and, on x86, behind a target pragma; so it has no include
-// guard, and uses nothing of the standard library that a linker might take from here for others.
+// The fast kernels of tensor/quantize.h: the same arithmetic without branches, on vectors of 16
+// elements. Included once for each set of instructions, in a namespace of its own (CKFS_LANES) and,
+// on x86, behind a target pragma; so it has no include guard, and uses nothing of the standard
+// library that a linker might take from here for others.
+//
+// The vectors are those of the language extension that gcc and clang share: an operation that a
+// machine does not have on 64 bytes becomes several. Loops that a compiler was to make vectors of
+// were not chosen: which ones it makes, and how often it divides, changed with every other line.
 //
 // NaN apart: codes of NaN are those of the definition, too.
 
@@ -12,183 +16,306 @@ constexpr std::size_t kLanes = 16;
 constexpr std::int32_t kMagnitude = 0x7fffffff;
 constexpr std::int32_t kInfinityBits = 0x7f800000;
 
+template <typename T>
+struct Vector {
+  typedef T Type __attribute__((vector_size(kLanes * sizeof(T))));  // NOLINT(modernize-use-using)
+};
+using Floats = Vector<float>::Type;
 // Signed throughout: AVX2 compares no unsigned numbers.
-inline std::int32_t bits(float value) {
-  return __builtin_bit_cast(std::int32_t, value);
-}
-inline float number(std::int32_t bits) {
-  return __builtin_bit_cast(float, bits);
-}
-inline std::int32_t least(std::int32_t a, std::int32_t b) {
-  return a < b ? a : b;
+using Ints = Vector<std::int32_t>::Type;
+using Words = Vector<std::uint32_t>::Type;
+using Bytes = Vector<std::uint8_t>::Type;
+
+/// A constant that stays in a register or is an operand in memory: gcc would make a vector of the
+/// number in every round, and two comparisons of what is a minimum.
+template <typename V, typename T>
+inline V all_of(T value) {
+  V vector = V{} + value;
+  asm("" : "+m"(vector));  // NOLINT(hicpp-no-assembler)
+  return vector;
 }
 
+inline Ints bits(Floats values) {
+  return __builtin_bit_cast(Ints, values);
+}
+inline Floats numbers(Ints bits) {
+  return __builtin_bit_cast(Floats, bits);
+}
+template <typename V>
+inline V least(V a, V b) {
+  return a < b ? a : b;
+}
+template <typename V>
+inline V largest(V a, V b) {
+  return a > b ? a : b;
+}
+
+/// Codes of 16 bits.
+template <typename Codes>
+inline Ints wide(Codes codes) {
+  return __builtin_bit_cast(Ints, __builtin_convertvector(codes, Words));
+}
+
+/// A dtype of values. Objects hold the constants of a loop.
 template <DType kFrom>
 struct Lane;
 
 template <>
 struct Lane<DType::F32> {
   using Code = std::uint32_t;
-  static float widen(Code code) { return number(static_cast<std::int32_t>(code)); }
-  static float rounded(float value) { return value; }
+  using Codes = Vector<Code>::Type;
+
+  Floats widen(Codes codes) const { return __builtin_bit_cast(Floats, codes); }
+  Floats rounded(Floats values) const { return values; }
+  static float widen_one(Code code) { return __builtin_bit_cast(float, code); }
   static constexpr Code kMagnitudes = 0x7fffffff;
 };
 
 template <>
 struct Lane<DType::BF16> {
   using Code = std::uint16_t;
-  static float widen(Code code) {
-    return number(static_cast<std::int32_t>(std::uint32_t{code} << 16));
+  using Codes = Vector<Code>::Type;
+
+  Floats widen(Codes codes) const { return numbers(wide(codes) << 16); }
+  /// NaNs are results of arithmetic on widened ones, whose lower half is zero: the sum does not
+  /// carry into their signs.
+  Floats rounded(Floats values) const {
+    const Ints in = bits(values);
+    return numbers((in + half_ + ((in >> 16) & one_)) & kept_);
   }
-  static float rounded(float value) {
-    const std::int32_t in = bits(value);
-    const std::int32_t magnitude = in & kMagnitude;
-    const std::int32_t finite = least(magnitude, kInfinityBits);
-    const std::int32_t out = (finite + 0x7fff + ((finite >> 16) & 1)) & ~0xffff;
-    return number((magnitude > kInfinityBits ? magnitude : out) | (in & ~kMagnitude));
-  }
+  static float widen_one(Code code) { return __builtin_bit_cast(float, std::uint32_t{code} << 16); }
   static constexpr Code kMagnitudes = 0x7fff;
+
+ private:
+  const Ints half_ = all_of<Ints>(0x7fff);
+  const Ints one_ = all_of<Ints>(1);
+  const Ints kept_ = all_of<Ints>(~0xffff);
 };
 
 template <>
 struct Lane<DType::F16> {
   using Code = std::uint16_t;
-  static float widen(Code code) {
-    const std::int32_t sign = static_cast<std::int32_t>(std::uint32_t{code & 0x8000U} << 16);
-    const std::int32_t magnitude = code & 0x7fff;
+  using Codes = Vector<Code>::Type;
+
+  Floats widen(Codes codes) const {
+    const Ints in = wide(codes);
+    const Ints magnitude = in & magnitudes_;
+    const Ints sign = (in ^ magnitude) << 16;
     // Normal numbers change their bias; infinity and NaN have the highest exponent there, too; a
     // subnormal is a count of 2^-24.
-    const std::int32_t normal = (magnitude << 13) + (magnitude >= 0x7c00 ? 0x70000000 : 0x38000000);
-    const std::int32_t small = bits(static_cast<float>(magnitude) * 0x1p-24F);
-    return number((magnitude < 0x400 ? small : normal) | sign);
+    const Ints above = magnitude >= infinity_ ? bias_of_infinity_ : bias_;
+    const Ints normal = (magnitude << 13) + above;
+    const Ints small = bits(__builtin_convertvector(magnitude, Floats) * least_);
+    return numbers((magnitude < first_normal_ ? small : normal) | sign);
   }
-  static float rounded(float value) {
-    const std::int32_t in = bits(value);
-    const std::int32_t sign = in & ~kMagnitude;
-    const std::int32_t magnitude = in & kMagnitude;
-    const std::int32_t finite = least(magnitude, kInfinityBits);
-    const std::int32_t normal = (finite + 0xfff + ((finite >> 13) & 1)) & ~0x1fff;
-    const std::int32_t large = normal >= 0x47800000 ? kInfinityBits : normal;
+  /// Of NaNs as for BF16.
+  Floats rounded(Floats values) const {
+    const Ints in = bits(values);
+    const Ints magnitude = in & wide_magnitudes_;
+    const Ints normal = (magnitude + half_ + ((magnitude >> 13) & one_)) & kept_;
+    // What is too large becomes infinity, and NaN stays what it is.
+    const Ints large = normal >= too_large_ ? largest(wide_infinity_, magnitude) : normal;
     // A sum with 0.5 has no place below 2^-24.
-    const std::int32_t small = bits((number(magnitude) + 0.5F) - 0.5F);
-    const std::int32_t out = magnitude < 0x38800000 ? small : large;
-    return number((magnitude > kInfinityBits ? magnitude : out) | sign);
+    const Ints small = bits((numbers(magnitude) + last_place_) - last_place_);
+    return numbers((magnitude < wide_first_normal_ ? small : large) | (in ^ magnitude));
   }
+  static float widen_one(Code code) { return Lane().widen(Codes{} + code)[0]; }
   static constexpr Code kMagnitudes = 0x7fff;
+
+ private:
+  const Ints magnitudes_ = all_of<Ints>(0x7fff);
+  const Ints infinity_ = all_of<Ints>(0x7c00);
+  const Ints bias_of_infinity_ = all_of<Ints>(0x70000000);
+  const Ints bias_ = all_of<Ints>(0x38000000);
+  const Ints first_normal_ = all_of<Ints>(0x400);
+  const Floats least_ = all_of<Floats>(0x1p-24F);
+  const Ints wide_magnitudes_ = all_of<Ints>(kMagnitude);
+  const Ints wide_infinity_ = all_of<Ints>(kInfinityBits);
+  const Ints too_large_ = all_of<Ints>(0x47800000);
+  const Ints wide_first_normal_ = all_of<Ints>(0x38800000);
+  const Ints half_ = all_of<Ints>(0xfff);
+  const Ints one_ = all_of<Ints>(1);
+  const Ints kept_ = all_of<Ints>(~0x1fff);
+  const Floats last_place_ = all_of<Floats>(0.5F);
 };
 
+/// Makes codes of values, in the lowest bits of each element.
 template <CodeKind kKind>
-inline std::int32_t code_of(float value) {
-  const std::int32_t in = bits(value);
-  const std::int32_t magnitude = in & kMagnitude;
-  if constexpr (kKind == CodeKind::E4M3) {
-    const std::int32_t clamped = least(magnitude, 0x43e00000);  // 448
-    const std::int32_t normal = ((clamped + 0x7ffff + ((clamped >> 20) & 1)) >> 20) - (120 << 3);
-    // A sum with 2^14 has no place below 2^-9.
-    const std::int32_t small = bits(number(clamped) + 0x1p14F) - 0x46800000;
-    const std::int32_t code = (clamped < 0x3c800000 ? small : normal) | ((in >> 24) & 0x80);
-    return magnitude > kInfinityBits ? 0x7f : code;
-  } else if constexpr (kKind == CodeKind::I8 || kKind == CodeKind::I4) {
-    constexpr float kLow = kKind == CodeKind::I8 ? -128.0F : -8.0F;
-    constexpr float kHigh = kKind == CodeKind::I8 ? 127.0F : 7.0F;
-    constexpr std::int32_t kAdded = kKind == CodeKind::I8 ? 0 : 8;
-    const float above = value < kLow ? kLow : value;
-    const float clamped = above > kHigh ? kHigh : above;
+class Coder;
+
+/// Floats of a few bits, without their signs. The smallest exponent of a normal number is `kLeast`,
+/// the largest number `kMost`, as bits of a float.
+template <int kMantissa, int kLeast, std::int32_t kMost>
+class SmallFloatCoder {
+ public:
+  Ints magnitudes_of(Floats values) const {
+    const Ints clamped = least(bits(values) & magnitudes_, most_);
+    // The exponent that gives the step between codes: that of the value, or of all subnormals. A
+    // number so far above that a step is its last place makes a sum that counts the steps.
+    const Ints exponent = largest(clamped & infinity_, first_normal_);
+    const Ints sum = bits(numbers(clamped) + numbers(exponent + far_));
+    return sum - exponent + (exponent >> (23 - kMantissa)) - offset_;
+  }
+  /// -1 where it is.
+  Ints is_nan(Floats values) const { return (bits(values) & magnitudes_) > infinity_; }
+
+ private:
+  static constexpr std::int32_t kFar = (23 - kMantissa) << 23;
+  static constexpr std::int32_t kFirstNormal = (127 + kLeast) << 23;
+
+  const Ints magnitudes_ = all_of<Ints>(kMagnitude);
+  const Ints infinity_ = all_of<Ints>(kInfinityBits);
+  const Ints most_ = all_of<Ints>(kMost);
+  const Ints first_normal_ = all_of<Ints>(kFirstNormal);
+  const Ints far_ = all_of<Ints>(kFar);
+  const Ints offset_ = all_of<Ints>(kFar + (kFirstNormal >> (23 - kMantissa)));
+};
+
+template <>
+class Coder<CodeKind::E4M3> : SmallFloatCoder<3, -6, 0x43e00000> {  // 448
+ public:
+  Ints operator()(Floats values) const {
+    // NaN is the code after the largest.
+    return (magnitudes_of(values) - is_nan(values)) | ((bits(values) >> 24) & sign_);
+  }
+
+ private:
+  const Ints sign_ = all_of<Ints>(0x80);
+};
+
+template <>
+class Coder<CodeKind::E2M1> : SmallFloatCoder<1, 0, 0x40c00000> {  // 6
+ public:
+  Ints operator()(Floats values) const {
+    return (magnitudes_of(values) & ~is_nan(values)) | ((values < Floats{}) & sign_);
+  }
+
+ private:
+  const Ints sign_ = all_of<Ints>(8);
+};
+
+template <std::int32_t kLow, std::int32_t kHigh, std::int32_t kAdded>
+class IntegerCoder {
+ public:
+  Ints operator()(Floats values) const {
+    const Floats clamped = least(largest(low_, values), high_);
     // A sum with 1.5 * 2^23 has no place below 1.
-    const std::int32_t whole = bits(clamped + 0x1.8p23F) - 0x4b400000;
-    return ((magnitude > kInfinityBits ? 0 : whole) + kAdded) & 0xff;
-  } else if constexpr (kKind == CodeKind::E2M1) {
-    const float size = number(magnitude);
-    const std::int32_t code = (size > 0.25F ? 1 : 0) + (size >= 0.75F ? 1 : 0) +
-                              (size > 1.25F ? 1 : 0) + (size >= 1.75F ? 1 : 0) +
-                              (size > 2.5F ? 1 : 0) + (size >= 3.5F ? 1 : 0) +
-                              (size > 5.0F ? 1 : 0);
-    return code | (value < 0 ? 8 : 0);
-  } else {
-    std::int32_t code = 0;
+    const Ints whole = bits(clamped + no_fraction_) - offset_;
+    return values == values ? whole : of_nan_;
+  }
+
+ private:
+  const Floats low_ = all_of<Floats>(static_cast<float>(kLow));
+  const Floats high_ = all_of<Floats>(static_cast<float>(kHigh));
+  const Floats no_fraction_ = all_of<Floats>(0x1.8p23F);
+  const Ints offset_ = all_of<Ints>(0x4b400000 - kAdded);
+  const Ints of_nan_ = all_of<Ints>(kAdded);
+};
+
+template <>
+class Coder<CodeKind::I8> : public IntegerCoder<-128, 127, 0> {};
+template <>
+class Coder<CodeKind::I4> : public IntegerCoder<-8, 7, 8> {};
+
+template <>
+class Coder<CodeKind::NF4> {
+ public:
+  Coder() {
     for (int i = 0; i < 15; ++i) {
-      code += value > (kNf4Table[i] + kNf4Table[i + 1]) / 2 ? 1 : 0;
+      borders_[i] = all_of<Floats>((kNf4Table[i] + kNf4Table[i + 1]) / 2);
     }
-    return code;
   }
-}
+  Ints operator()(Floats values) const {
+    Ints larger{};
+    for (const Floats border : borders_) larger += values > border;
+    return -larger;
+  }
 
-template <DType kFrom, CodeArithmetic kArithmetic>
-inline float before_code(float value, float scale, float zero) {
-  using Here = Lane<kFrom>;
-  if constexpr (kArithmetic == CodeArithmetic::Product) return value * scale;
-  if constexpr (kArithmetic == CodeArithmetic::Quotient) return value / scale;
-  if constexpr (kArithmetic == CodeArithmetic::RoundedQuotient) return Here::rounded(value / scale);
-  return Here::rounded(Here::rounded(value / scale) + zero);
-}
+ private:
+  Floats borders_[15];
+};
 
-/// `count` elements with one scale.
-template <DType kFrom, CodeKind kKind, CodeArithmetic kArithmetic>
-inline void quantize_group(const std::byte* in, float scale, float zero, std::byte* out,
-                           std::size_t count) {
-  using Code = typename Lane<kFrom>::Code;
-  std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    Code codes[kLanes];
-    float values[kLanes];
-    std::int32_t wide[kLanes];
-    std::uint8_t made[kLanes];
-    __builtin_memcpy(codes, in + i * sizeof(Code), sizeof(codes));
-    // A loop for each width: a compiler makes vectors of them that it does not make of one.
-    for (std::size_t k = 0; k < kLanes; ++k) values[k] = Lane<kFrom>::widen(codes[k]);
-    for (std::size_t k = 0; k < kLanes; ++k) {
-      wide[k] = code_of<kKind>(before_code<kFrom, kArithmetic>(values[k], scale, zero));
-    }
-    for (std::size_t k = 0; k < kLanes; ++k) made[k] = static_cast<std::uint8_t>(wide[k]);
-    __builtin_memcpy(out + i, made, sizeof(made));
-  }
-  for (; i < count; ++i) {
-    Code code;
-    __builtin_memcpy(&code, in + i * sizeof(Code), sizeof(code));
-    const auto made = static_cast<std::uint8_t>(
-        code_of<kKind>(before_code<kFrom, kArithmetic>(Lane<kFrom>::widen(code), scale, zero)));
-    __builtin_memcpy(out + i, &made, 1);
-  }
+template <CodeArithmetic kArithmetic, typename Lane>
+inline Floats before_code(const Lane& lane, Floats values, float scale, float zero) {
+  if constexpr (kArithmetic == CodeArithmetic::Product) return values * scale;
+  const Floats quotients = values / scale;
+  if constexpr (kArithmetic == CodeArithmetic::Quotient) return quotients;
+  if constexpr (kArithmetic == CodeArithmetic::RoundedQuotient) return lane.rounded(quotients);
+  return lane.rounded(lane.rounded(quotients) + zero);
 }
 
 template <DType kFrom, CodeKind kKind, CodeArithmetic kArithmetic>
 void quantize_elements(const std::byte* in, const GroupScales& scales, std::byte* out,
                        std::size_t count) {
+  using Codes = typename Lane<kFrom>::Codes;
+  constexpr std::size_t kWidth = sizeof(typename Lane<kFrom>::Code);
   constexpr bool kHasZero = kArithmetic == CodeArithmetic::RoundedSum;
-  std::size_t group = scales.first / scales.group;
-  std::size_t left = scales.group - scales.first % scales.group;
-  for (std::size_t i = 0; i < count; ++group, left = scales.group) {
-    const std::size_t here = left < count - i ? left : count - i;
-    quantize_group<kFrom, kKind, kArithmetic>(in + i * sizeof(typename Lane<kFrom>::Code),
-                                              scales.scales[group],
-                                              kHasZero ? scales.zeros[group] : 0.0F, out + i, here);
-    i += here;
+  const Lane<kFrom> lane;
+  const Coder<kKind> coder;
+  const float* scale = scales.scales + scales.first / scales.group;
+  const float* zero = kHasZero ? scales.zeros + scales.first / scales.group : nullptr;
+  const auto made = [&](Codes codes) {
+    return __builtin_convertvector(
+        coder(before_code<kArithmetic>(lane, lane.widen(codes), *scale, kHasZero ? *zero : 0)),
+        Bytes);
+  };
+  const std::size_t group = scales.group;
+  std::size_t left = group - scales.first % group;  // of the group
+  for (std::size_t i = 0; i < count;) {
+    const std::size_t end = i + (left < count - i ? left : count - i);
+    left = group;
+    for (; i + kLanes <= end; i += kLanes) {
+      Codes codes;
+      __builtin_memcpy(&codes, in + i * kWidth, sizeof(codes));
+      const Bytes bytes = made(codes);
+      __builtin_memcpy(out + i, &bytes, sizeof(bytes));
+    }
+    if (i < end) {  // becomes a vector with zeros
+      Codes codes{};
+      __builtin_memcpy(&codes, in + i * kWidth, (end - i) * kWidth);
+      const Bytes bytes = made(codes);
+      __builtin_memcpy(out + i, &bytes, end - i);
+      i = end;
+    }
+    ++scale;
+    if constexpr (kHasZero) ++zero;
   }
+}
+
+/// The largest of the elements.
+template <typename Codes>
+inline auto top_of(Codes v) {
+  v = largest(v,
+              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
+  v = largest(v,
+              __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
+  v = largest(v,
+              __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
+  v = largest(v,
+              __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
+  return v[0];
 }
 
 template <DType kFrom>
 void maxima_of(const std::byte* in, std::size_t group, float* maxima, std::size_t count) {
-  using Code = typename Lane<kFrom>::Code;
+  using Codes = typename Lane<kFrom>::Codes;
+  constexpr std::size_t kWidth = sizeof(typename Lane<kFrom>::Code);
   for (std::size_t i = 0; i < count; ++maxima) {
     const std::size_t here = group < count - i ? group : count - i;
     // Magnitudes are ordered as their bits are, NaN above infinity.
-    Code most = 0;
+    Codes most{};
     std::size_t k = 0;
-    for (; k + 4 * kLanes <= here; k += 4 * kLanes) {
-      Code codes[4 * kLanes];
-      __builtin_memcpy(codes, in + (i + k) * sizeof(Code), sizeof(codes));
-      for (std::size_t n = 0; n < 4 * kLanes; ++n) {
-        const auto code = static_cast<Code>(codes[n] & Lane<kFrom>::kMagnitudes);
-        most = code > most ? code : most;
-      }
+    for (; k + kLanes <= here; k += kLanes) {
+      Codes codes;
+      __builtin_memcpy(&codes, in + (i + k) * kWidth, sizeof(codes));
+      most = largest(most, codes & Lane<kFrom>::kMagnitudes);
     }
-    for (; k < here; ++k) {
-      Code code;
-      __builtin_memcpy(&code, in + (i + k) * sizeof(Code), sizeof(code));
-      code = static_cast<Code>(code & Lane<kFrom>::kMagnitudes);
-      most = code > most ? code : most;
+    if (k < here) {
+      Codes codes{};
+      __builtin_memcpy(&codes, in + (i + k) * kWidth, (here - k) * kWidth);
+      most = largest(most, codes & Lane<kFrom>::kMagnitudes);
     }
-    const float value = Lane<kFrom>::widen(most);
+    const float value = Lane<kFrom>::widen_one(top_of(most));
     const bool is_nan = value != value;
     if (is_nan || value > *maxima) *maxima = value;
     i += here;

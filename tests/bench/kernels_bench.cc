@@ -6,6 +6,7 @@
 //
 // Usage: kernels_bench [PASSES [NAME]]: only the kernels whose name contains NAME.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -20,6 +21,7 @@
 #include "base/units.h"
 #include "encoding/affine_codes_encoding.h"
 #include "encoding/block_scale_encoding.h"
+#include "encoding/quantizer.h"
 #include "encoding/table_codes_encoding.h"
 #include "tensor/kernel.h"
 
@@ -193,6 +195,33 @@ void add_column_codes(std::vector<Bench>& benches, const std::vector<std::byte>&
   }
 }
 
+/// Codes of weights in BF16, with the scales that they need. The larger side is the values.
+void add_quantizers(std::vector<Bench>& benches, const std::vector<std::byte>& source) {
+  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kColumns = 4096;
+  static_assert(kRows * kColumns * 2 == kHot);
+  const auto add = [&](std::string_view codes, QuantizedForm form, QuantizedGranule granule,
+                       double floor, double goal) {
+    auto quantizer = make_quantizer(form, DType::BF16, std::array{kRows, kColumns}, granule);
+    CKFS_CHECK(quantizer.has_value());
+    const std::size_t bytes = (*quantizer)->outputs()[0].nbytes;
+    benches.push_back({fmt::format("BF16 to {}", codes), floor, goal, kHot,
+                       [=, quantizer = *quantizer](const std::byte* in, std::byte* out) {
+                         const auto done = quantizer->quantize(
+                             0, {0, kRows * kColumns}, {.values = in}, std::span(out, bytes));
+                         CKFS_CHECK(done.has_value());
+                       },
+                       &source});
+  };
+  add("FP8, blocks of 128 x 128", QuantizedForm::Fp8Block, {128, 128}, 0.25, 0.4);
+  add("FP8 by row", QuantizedForm::CtFp8Channel, {1, kColumns}, 0.25, 0.4);
+  add("INT8 by row", QuantizedForm::CtInt8Channel, {1, kColumns}, 0.25, 0.4);
+  add("INT4 by 128", QuantizedForm::CtInt4Group, {1, 128}, 0.25, 0.4);
+  add("NVFP4", QuantizedForm::CtNvfp4, {1, 16}, 0.25, 0.4);
+  add("MXFP4", QuantizedForm::CtMxfp4, {1, 32}, 0.25, 0.4);
+  add("nf4", QuantizedForm::Nf4, {1, 64}, 0, 0);
+}
+
 /// Bands of a matrix with 2,048 rows of 14,336 bytes, each to a tile of 1 MiB.
 Bench transpose_bench(std::size_t element_bytes, const std::vector<std::byte>& source) {
   constexpr std::int64_t kRows = 2048;
@@ -262,6 +291,7 @@ int main(int argc, char** argv) {
   benches.push_back(decode_bench("nf4 by 64 to BF16", 0.4, 0.6,
                                  table_codes_encoding({.values = DType::BF16, .block = 64}),
                                  {kHot / 4, kHot / 2 / 64 * 4, 64}, {}, numbers));
+  add_quantizers(benches, numbers);
   for (std::size_t element_bytes : {1, 2, 4, 8}) {
     benches.push_back(transpose_bench(element_bytes, numbers));
   }

@@ -24,6 +24,7 @@ import rows_many
 import rows_orbax
 import rows_python
 import rows_quantized
+import rows_quantizing
 import rows_reads
 import rows_source
 import rows_view
@@ -32,11 +33,12 @@ from harness import Bench
 
 # In the order in which they run.
 NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "gather", "bytes",
-         "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed", "zero",
+         "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed",
+         "quantize", "zero",
          "fsdp", "ranks", "fleet", "split", "digest", "verify", "slow", "network", "far", "farmount",
          "farfaults", "decode", "chunks", "reshard", "cold", "maxtext", "uncompressed", "maxtextmount",
          "orbaxmount", "dcpmount", "restore", "save", "neededmaxtext", "python")
-MODULES = (rows_view, rows_reads, rows_quantized, rows_zero, rows_fsdp, rows_many, rows_orbax,
+MODULES = (rows_view, rows_reads, rows_quantized, rows_quantizing, rows_zero, rows_fsdp, rows_many, rows_orbax,
            rows_source, rows_far, rows_maxtext, rows_python)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES
                       if hasattr(module, "bench_" + name)) for name in NAMES}

@@ -62,6 +62,26 @@ constexpr bool share_access(std::uint64_t before, std::uint64_t between, std::ui
   return between <= kMostBetween && (less < kSmall || less >= 16 * between);
 }
 
+/// How a file of a source likes to be read. None of it changes a byte.
+struct SourceTraits {
+  /// will_need() starts all that a read() would wait for (a disk of this machine): then more
+  /// waiting threads do not bring more requests in flight.
+  bool heeds_hints = false;
+  /// read_once() leaves pages in the page cache that were there before. Then it also suits bytes
+  /// that other readers may have read, or will read.
+  bool knows_page_cache = false;
+  /// read_once() reads padded requests past the page cache. Then hints for them only cost time, and
+  /// the requests of one batch are under way together.
+  bool reads_past_cache = false;
+  /// Bytes stream in order and a jump starts over (network and FUSE file systems): then read() is
+  /// best called for one range after another, each once.
+  bool streams = false;
+  /// Every read waits for another machine, which answers many at once.
+  bool is_far = false;
+
+  bool operator==(const SourceTraits&) const = default;
+};
+
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
@@ -114,21 +134,7 @@ class ByteSource {
   /// may throw std::bad_alloc.
   virtual void will_need(std::span<const FileRange> /*ranges*/) {}
 
-  /// Whether will_need() starts all that a read() of `file` would wait for (a disk of this
-  /// machine): then more waiting threads do not bring more requests in flight.
-  virtual bool heeds_hints(FileId /*file*/) const { return false; }
-
-  /// Whether read_once() leaves pages in the page cache that were there before. Then it also suits
-  /// bytes that other readers may have read, or will read.
-  virtual bool knows_page_cache(FileId /*file*/) const { return false; }
-
-  /// Whether read_once() reads padded requests of `file` past the page cache. Then hints for them
-  /// only cost time, and the requests of one batch are under way together.
-  virtual bool reads_past_cache(FileId /*file*/) const { return false; }
-
-  /// Whether `file` lies where bytes stream in order and a jump starts over (network and FUSE file
-  /// systems): then read() is best called for one range after another, each once.
-  virtual bool prefers_order(FileId /*file*/) const { return false; }
+  virtual SourceTraits traits(FileId /*file*/) const { return {}; }
 
   /// Checks, without reading, that the files are still the ones that were opened. Call it before
   /// replying with bytes that were read earlier. Errors: Stale, Io.

@@ -243,21 +243,12 @@ void ChunkSource::will_need(std::span<const FileRange> ranges) {
   if (!stored.empty()) impl_->files_.will_need(stored);
 }
 
-bool ChunkSource::heeds_hints(FileId file) const {
-  return !is_chunk(file) && impl_->files_.heeds_hints(file);
-}
-
-bool ChunkSource::knows_page_cache(FileId file) const {
-  return !is_chunk(file) && impl_->files_.knows_page_cache(file);
-}
-
-bool ChunkSource::reads_past_cache(FileId file) const {
-  return !is_chunk(file) && impl_->files_.reads_past_cache(file);
-}
-
-bool ChunkSource::prefers_order(FileId file) const {
+SourceTraits ChunkSource::traits(FileId file) const {
+  if (!is_chunk(file)) return impl_->files_.traits(file);
   const std::vector<FileId> real = impl_->stored_in({&file, 1});
-  return !real.empty() && impl_->files_.prefers_order(real.front());
+  if (real.empty()) return {};
+  const SourceTraits stored = impl_->files_.traits(real.front());
+  return {.streams = stored.streams, .is_far = stored.is_far};
 }
 
 Result<void> ChunkSource::verify(std::span<const FileId> files) {

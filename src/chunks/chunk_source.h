@@ -38,12 +38,7 @@ class ChunkSource final : public ByteSource {
   Result<void> check_mapped(std::span<const MappedBytes> mapped) override;
   void rest(const std::function<bool()>& still) override;
   void will_need(std::span<const FileRange> ranges) override;
-  /// Never for chunks: only decoding shows which bytes they need.
-  bool heeds_hints(FileId file) const override;
-  /// Never for chunks: other parts of a chunk may need the stored bytes again.
-  bool knows_page_cache(FileId file) const override;
-  bool reads_past_cache(FileId file) const override;
-  bool prefers_order(FileId file) const override;
+  SourceTraits traits(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;
   const std::string& name(FileId file) const override;

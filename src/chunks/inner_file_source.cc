@@ -343,20 +343,11 @@ void InnerFileSource::will_need(std::span<const FileRange> ranges) {
   if (!real.empty()) impl_->files_.will_need(real);
 }
 
-bool InnerFileSource::heeds_hints(FileId file) const {
-  return !impl_->is_strided(file) && impl_->files_.heeds_hints(impl_->real(file));
-}
-
-bool InnerFileSource::knows_page_cache(FileId file) const {
-  return impl_->files_.knows_page_cache(impl_->real(file));
-}
-
-bool InnerFileSource::reads_past_cache(FileId file) const {
-  return !is_inner_file(file) && impl_->files_.reads_past_cache(file);
-}
-
-bool InnerFileSource::prefers_order(FileId file) const {
-  return impl_->files_.prefers_order(impl_->real(file));
+SourceTraits InnerFileSource::traits(FileId file) const {
+  SourceTraits traits = impl_->files_.traits(impl_->real(file));
+  traits.heeds_hints = traits.heeds_hints && !impl_->is_strided(file);
+  traits.reads_past_cache = traits.reads_past_cache && !is_inner_file(file);
+  return traits;
 }
 
 Result<void> InnerFileSource::verify(std::span<const FileId> files) {

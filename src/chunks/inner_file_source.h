@@ -34,12 +34,7 @@ class InnerFileSource final : public ByteSource {
   void rest(const std::function<bool()>& still) override;
   /// For an inner file that was never asked for, also hints its ends.
   void will_need(std::span<const FileRange> ranges) override;
-  /// False where elements lie in another order: nothing is hinted there.
-  bool heeds_hints(FileId file) const override;
-  bool knows_page_cache(FileId file) const override;
-  /// Never for inner files: where disk blocks begin in one is known only after it was read.
-  bool reads_past_cache(FileId file) const override;
-  bool prefers_order(FileId file) const override;
+  SourceTraits traits(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;
   /// For an inner file: the file that it is in.

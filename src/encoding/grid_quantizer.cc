@@ -159,7 +159,7 @@ GridScale mx_scale(const Rectangle& of, int offset) {
            : exponent >= full ? 255
                               : std::clamp(127 + exponent - bias - offset, 0, 255);
   }
-  // 2^(byte - 127): the number whose exponent has these bits, but for the ends.
+  // 2^(byte - 127): the number whose exponent has these bits, except the ends.
   const auto power = std::bit_cast<float>(static_cast<std::uint32_t>(byte) << 23);
   float scale = rounded_to(of.from, byte == 0 ? 0x1p-127F : power);
   if (scale == 0) scale = 1;

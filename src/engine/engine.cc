@@ -38,8 +38,10 @@ constexpr std::uint64_t kSignpost = 2_MiB;
 constexpr std::size_t kMostTogether = 8;
 constexpr std::size_t kMostPastCache = 4;
 /// What a source that is far away is asked for at once: at 20 ms and 50 MB/s a connection, a
-/// request for 16 MiB spends a sixteenth of its time on the way.
+/// request for 16 MiB spends a sixteenth of its time on the way. And how much of it may be under
+/// way for one reader, as far as there is room.
 constexpr std::uint64_t kFarStep = 16_MiB;
+constexpr std::uint64_t kFarAhead = 256_MiB;
 
 /// Whether several readers take turns. Then one computes while another waits, so CPUs are scarce,
 /// and reading past the page cache takes a fifth of the CPU time. A reader that waits alone is
@@ -235,15 +237,21 @@ class Engine::Impl {
     const std::uint64_t room = pool_->most(Tier::Tile);
     SourceWish wish{
         .ahead = pace.ahead(), .far = pace.far(), .room = room - 2 * scratch_within(room)};
+    wish.share = wish.room / 4;
+    const SourceTraits traits = source_.traits(pace.late());
+    // Not measured: the next read waits, whatever a cache had of the last.
+    if (traits.is_far) wish.ahead = kFarAhead;
     if (wish.ahead == 0) {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
-    } else {
-      wish.in_order = source_.prefers_order(pace.late());
-      // A disk that gives all it can answers late as well.
-      wish.far = wish.far && !source_.heeds_hints(pace.late());
-      // For a server across a network one late answer is enough: the next would be as late.
-      wish.far = wish.far || wish.in_order;
-      if (wish.far && !wish.in_order) wish.step = kFarStep;
+      return wish;
+    }
+    wish.in_order = traits.streams;
+    // A disk that gives all it can answers late as well. For a server across a network one late
+    // answer is enough: the next would be as late.
+    wish.far = traits.is_far || traits.streams || (wish.far && !traits.heeds_hints);
+    if (wish.far && !wish.in_order) {
+      wish.step = kFarStep;
+      if (!turns_.crowded()) wish.share = wish.room / 2;
     }
     return wish;
   }
@@ -278,7 +286,7 @@ class Engine::Impl {
   void start_ahead(ReadStream& stream, ByteRange range, SourceWish wish,
                    const ReadStream::Advice& advice) {
     const bool past_cache = wish.ahead > 0 && want_of(stream, true).padded &&
-                            source_.reads_past_cache(evaluator_.pace().late());
+                            source_.traits(evaluator_.pace().late()).reads_past_cache;
     if (!advice.hint.empty()) {
       // Pieces that are computed ahead as a whole are read past the page cache; hints would fill
       // it.

@@ -167,7 +167,7 @@ class Evaluator::Measured final : public ByteSource {
  private:
   /// The first file of a batch decides for all.
   bool once(FileId file) const {
-    return want_.once || (want_.delivered && evaluator_.source_.knows_page_cache(file));
+    return want_.once || (want_.delivered && evaluator_.source_.traits(file).knows_page_cache);
   }
 
   Evaluator& evaluator_;
@@ -860,7 +860,7 @@ std::vector<ByteRange> Evaluator::not_padded(const FileLayout& file, ByteRange r
     const bool is_gathered = at.kind == Segment::Kind::Tensor && needs_tiles(file, at.id);
     const auto past_cache = [&] {
       return std::ranges::all_of(source_ranges(file, here), [this](const FileRange& read) {
-        return source_.reads_past_cache(read.file);
+        return source_.traits(read.file).reads_past_cache;
       });
     };
     if (segment.size() < kLargeTensor || is_gathered || !past_cache()) {

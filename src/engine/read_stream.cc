@@ -38,6 +38,7 @@ constexpr std::uint64_t kMostAhead = 8_MiB;
 constexpr std::uint64_t kMostInOrder = 16_MiB;
 /// The least that is computed ahead without being earned where the source is far away.
 constexpr std::uint64_t kFarStake = 4_MiB;
+constexpr std::uint64_t kFarGrowth = 4;  // the same for each byte read, where steps are large
 
 std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
   return a > b ? a - b : b - a;
@@ -107,9 +108,10 @@ ByteRange ReadStream::earned(const RequestRun& run, SourceWish wish) const {
   if (options_.whole || (run.border != 0 && from >= run.border + 4 * kOvershoot)) {
     until = file_->size;
   } else if (wish.far) {
-    const std::uint64_t doubled =
-        habit_->reads_whole() ? until : std::min(until, from + run.range.size());
-    until = std::min(file_->size, std::max(doubled, from + kFarStake));
+    const std::uint64_t growth = wish.step > 0 ? kFarGrowth : 1;
+    const std::uint64_t grown =
+        habit_->reads_whole() ? until : std::min(until, from + growth * run.range.size());
+    until = std::min(file_->size, std::max(grown, from + kFarStake));
   } else if (run.range.begin < run.tensor.begin && from < run.tensor.begin + kOvershoot) {
     until = from;  // perhaps it is only the kernel that has come so far
   } else if (!habit_->reads_whole() || run.range.begin > run.tensor.begin + kSlack) {
@@ -154,24 +156,37 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   const std::uint64_t late = wish.far ? wish.ahead : wish.ahead / 2;
   // Several readers share the room: work ahead of one must not evict that of another.
   const std::uint64_t most = std::min(wish.in_order ? kMostInOrder : std::max(kMostAhead, late),
-                                      std::max<std::uint64_t>(wish.room / 4, kFarStake));
+                                      std::max<std::uint64_t>(wish.share, kFarStake));
   // A run has to earn its depth, unless it will almost certainly continue and each step would take
-  // the time of an answer.
+  // the time of an answer. From far away it earns more, because it gets there in fewer answers.
   const bool certain = wish.far && (earned_bytes.end > run.tensor.end || habit_->reads_whole());
-  const std::uint64_t depth =
-      certain ? most : std::clamp(run.range.size(), wish.far ? kFarStake : 1_MiB, most);
+  const std::uint64_t growth = wish.step > 0 ? kFarGrowth : 1;
+  const std::uint64_t depth = certain    ? most
+                              : wish.far ? std::clamp(growth * run.range.size(), kFarStake, most)
+                                         : std::clamp(run.range.size(), 1_MiB, most);
   run.queued = std::max(run.queued, request.begin);
   // A source that streams, or is far away, is asked in large steps.
-  const std::uint64_t step = wish.in_order ? depth / 2 : std::min(wish.step, depth / 4);
-  const bool due = step == 0 || run.queued + step < run.range.end + depth;
+  std::uint64_t end = run.range.end + depth;
+  bool due = true;
+  if (wish.in_order) {
+    due = run.queued + depth / 2 < end;
+  } else if (wish.step > 0) {
+    // Whole ones: a rest would be a request of its own, unless no more is earned behind it.
+    end = std::min(end, earned_bytes.end);
+    const bool grows = end < earned_bytes.end || end < run.tensor.end;
+    const std::uint64_t ahead = end - run.range.end;
+    const std::uint64_t step = std::clamp(ahead / 4, kPieceBytes, wish.step);
+    if (grows) end = run.queued + (end - std::min(end, run.queued)) / step * step;
+    due = end > run.queued;
+  }
   while (due && run.queued < file_->size && run.units.size() < kMostUnits) {
     const ByteRange unit = unit_at_(run.queued);
     const bool is_tile = unit.size() > kPieceBytes;
     // One large tile is computed ahead, at the latest when half of the one before is read: bytes do
     // not measure how far away it is.
-    const std::uint64_t reach = is_tile ? std::max(depth, unit.size() / 2) : depth;
-    const bool near = unit.begin < run.range.end + reach &&
-                      (!is_tile || unit.end - unit_at_(request.begin).begin <= wish.room);
+    const std::uint64_t until = is_tile ? run.range.end + std::max(depth, unit.size() / 2) : end;
+    const bool near =
+        unit.begin < until && (!is_tile || unit.end - unit_at_(request.begin).begin <= wish.room);
     const bool allowed = unit.end <= earned_bytes.end ||
                          (is_tile && unit.end <= run.tensor.end && run.range.size() > kMostAhead);
     if (!near || !allowed) break;

@@ -59,14 +59,16 @@ struct SourceWish {
   std::uint64_t ahead = 0;
   /// It answers every request late, and hints do not help.
   bool far = false;
-  /// It streams (ByteSource::prefers_order): it wants no hints, and few large requests.
+  /// It streams (SourceTraits::streams): it wants no hints, and few large requests.
   bool in_order = false;
   /// It is asked for so many bytes at once, as far as a reader's depth allows it, because an answer
   /// for less takes about as long; 0: that does not matter.
   std::uint64_t step = 0;
-  /// Bytes that tiles may take, the one that is read and those ahead together. Pieces ahead of one
-  /// reader may take a fourth of it. More would evict bytes that are wanted sooner.
+  /// Bytes that tiles may take, the one that is read and those ahead together.
   std::uint64_t room = ~std::uint64_t{0};
+  /// Of it, what pieces ahead of one reader may take. More would evict bytes that are wanted
+  /// sooner.
+  std::uint64_t share = ~std::uint64_t{0};
 };
 
 class ReadStream : public std::enable_shared_from_this<ReadStream> {
@@ -127,7 +129,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   /// Threads that read different places of one file at once (loaders map a shard and read its
   /// tensors in parallel) are told apart up to so many.
   static constexpr std::size_t kRuns = 4;
-  static constexpr std::size_t kMostUnits = 144;
+  static constexpr std::size_t kMostUnits = 288;
 
  private:
   struct Unit {

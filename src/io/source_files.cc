@@ -586,20 +586,13 @@ void LocalFiles::will_need(std::span<const FileRange> ranges) {
   impl_->will_need(ranges);
 }
 
-bool LocalFiles::heeds_hints(FileId file) const {
-  return impl_->table.file(file).file_system->on_disk;
-}
-
-bool LocalFiles::knows_page_cache(FileId file) const {
-  return impl_->knows_page_cache(file);
-}
-
-bool LocalFiles::reads_past_cache(FileId file) const {
-  return Impl::may_bypass(*impl_->table.file(file).file_system) && impl_->knows_page_cache(file);
-}
-
-bool LocalFiles::prefers_order(FileId file) const {
-  return impl_->prefers_order(file);
+SourceTraits LocalFiles::traits(FileId file) const {
+  const FileSystem& on = *impl_->table.file(file).file_system;
+  const bool knows = impl_->knows_page_cache(file);
+  return {.heeds_hints = on.on_disk,
+          .knows_page_cache = knows,
+          .reads_past_cache = knows && Impl::may_bypass(on),
+          .streams = impl_->prefers_order(file)};
 }
 
 Result<void> LocalFiles::verify(std::span<const FileId> files) {

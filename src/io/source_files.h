@@ -110,10 +110,10 @@ class LocalFiles final : public SourceFiles {
   Result<void> read(std::span<const ReadRequest> batch) override;
   /// Reads a request past the page cache (O_DIRECT) if it is padded, has three blocks and more, all
   /// before the file's end, none but the first and the last is in the page cache, and
-  /// reads_past_cache() holds for the file. Other requests: bytes that this brings into the page
-  /// cache leave it again, and so do those that will_need() brought in, except in accesses that
-  /// want part of their pages. Bytes that were there before stay, unless kernel and file system do
-  /// not say so (read_once.h). Reads files of remote file systems as read() does.
+  /// SourceTraits::reads_past_cache is true of the file. Other requests: bytes that this brings
+  /// into the page cache leave it again, and so do those that will_need() brought in, except in
+  /// accesses that want part of their pages. Bytes that were there before stay, unless kernel and
+  /// file system do not say so (read_once.h). Reads files of remote file systems as read() does.
   Result<void> read_once(std::span<const ReadRequest> batch) override;
   /// Maps bytes of a local file where all of them are in the page cache; a short range only where a
   /// longer one of the file was mapped before.
@@ -125,22 +125,12 @@ class LocalFiles final : public SourceFiles {
   /// each open file, some 16 MiB, wanted or not. (A ring may still have some of these files, from
   /// before they were known to stream.)
   void rest(const std::function<bool()>& still) override;
-  /// Files that stream are not hinted at (prefers_order), nor those of remote file systems that
-  /// were seen to keep no pages, or were not read in order yet, nor Stale ones. Cost: page_cache.h.
-  /// Requires: each range lies within size(file).
+  /// Files that stream are not hinted at (SourceTraits::streams), nor those of remote file systems
+  /// that were seen to keep no pages, or were not read in order yet, nor Stale ones. Cost:
+  /// page_cache.h. Requires: each range lies within size(file).
   void will_need(std::span<const FileRange> ranges) override;
-  /// Files on disks of this machine.
-  bool heeds_hints(FileId file) const override;
-  /// Of files on disks of this machine, where the kernel tells what is cached (page_cache.h: 6.5;
-  /// of files that the process owns or may write).
-  bool knows_page_cache(FileId file) const override;
-  /// Of files that knows_page_cache() says so of, until O_DIRECT was seen to fail there; not of
-  /// file systems without a device of their own (btrfs, zfs, tmpfs).
-  bool reads_past_cache(FileId file) const override;
-  /// Files of network and FUSE file systems; not while it was measured that their source answers
-  /// several requests at once faster (pace.h; what turns out wrong is taken back). Where reads go
-  /// through the page cache, that is measured by a batch of 3 MiB that lie one behind another.
-  bool prefers_order(FileId file) const override;
+  /// Of reads past the cache: until O_DIRECT was seen to fail on that file system.
+  SourceTraits traits(FileId file) const override;
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;
   const std::string& name(FileId file) const override;

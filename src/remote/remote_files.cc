@@ -586,24 +586,9 @@ void RemoteFiles::will_need(std::span<const FileRange> ranges) {
   if (!local.empty()) local_->will_need(local);
 }
 
-bool RemoteFiles::heeds_hints(FileId id) const {
+SourceTraits RemoteFiles::traits(FileId id) const {
   const auto local = file(id).local;
-  return local && local_->heeds_hints(*local);
-}
-
-bool RemoteFiles::knows_page_cache(FileId id) const {
-  const auto local = file(id).local;
-  return local && local_->knows_page_cache(*local);
-}
-
-bool RemoteFiles::reads_past_cache(FileId id) const {
-  const auto local = file(id).local;
-  return local && local_->reads_past_cache(*local);
-}
-
-bool RemoteFiles::prefers_order(FileId id) const {
-  const auto local = file(id).local;
-  return local && local_->prefers_order(*local);
+  return local ? local_->traits(*local) : SourceTraits{.is_far = true};
 }
 
 Result<void> RemoteFiles::verify(std::span<const FileId> files) {

@@ -64,10 +64,7 @@ class RemoteFiles final : public SourceFiles {
   /// The checkpoint is open: ends of files are kept no more.
   void rest(const std::function<bool()>& still) override;
   void will_need(std::span<const FileRange> ranges) override;
-  bool heeds_hints(FileId file) const override;
-  bool knows_page_cache(FileId file) const override;
-  bool reads_past_cache(FileId file) const override;
-  bool prefers_order(FileId file) const override;
+  SourceTraits traits(FileId file) const override;
   /// A file that was found changed stays Stale; asks no server.
   Result<void> verify(std::span<const FileId> files) override;
   std::uint64_t size(FileId file) const override;

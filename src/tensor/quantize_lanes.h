@@ -27,7 +27,7 @@ using Words = Vector<std::uint32_t>::Type;
 using Bytes = Vector<std::uint8_t>::Type;
 
 /// A constant that stays in a register or is an operand in memory: gcc would make a vector of the
-/// number in every round, and two comparisons of what is a minimum.
+/// number in every round, and compare twice for a minimum.
 template <typename V, typename T>
 inline V all_of(T value) {
   V vector = V{} + value;
@@ -113,7 +113,7 @@ struct Lane<DType::F16> {
     const Ints in = bits(values);
     const Ints magnitude = in & wide_magnitudes_;
     const Ints normal = (magnitude + half_ + ((magnitude >> 13) & one_)) & kept_;
-    // What is too large becomes infinity, and NaN stays what it is.
+    // Too large numbers become infinity, and NaN stays what it is.
     const Ints large = normal >= too_large_ ? largest(wide_infinity_, magnitude) : normal;
     // A sum with 0.5 has no place below 2^-24.
     const Ints small = bits((numbers(magnitude) + last_place_) - last_place_);
@@ -157,7 +157,7 @@ class SmallFloatCoder {
     return sum - exponent + (exponent >> (23 - kMantissa)) - offset_;
   }
   /// -1 where it is.
-  Ints is_nan(Floats values) const { return (bits(values) & magnitudes_) > infinity_; }
+  Ints nan_of(Floats values) const { return (bits(values) & magnitudes_) > infinity_; }
 
  private:
   static constexpr std::int32_t kFar = (23 - kMantissa) << 23;
@@ -175,8 +175,9 @@ template <>
 class Coder<CodeKind::E4M3> : SmallFloatCoder<3, -6, 0x43e00000> {  // 448
  public:
   Ints operator()(Floats values) const {
-    // NaN is the code after the largest.
-    return (magnitudes_of(values) - is_nan(values)) | ((bits(values) >> 24) & sign_);
+    // NaN is the code after the largest, without a sign.
+    const Ints is_nan = nan_of(values);
+    return (magnitudes_of(values) - is_nan) | ((bits(values) >> 24) & sign_ & ~is_nan);
   }
 
  private:
@@ -187,7 +188,7 @@ template <>
 class Coder<CodeKind::E2M1> : SmallFloatCoder<1, 0, 0x40c00000> {  // 6
  public:
   Ints operator()(Floats values) const {
-    return (magnitudes_of(values) & ~is_nan(values)) | ((values < Floats{}) & sign_);
+    return (magnitudes_of(values) & ~nan_of(values)) | ((values < Floats{}) & sign_);
   }
 
  private:

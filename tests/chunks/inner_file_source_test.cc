@@ -56,9 +56,9 @@ class Hinted final : public ByteSource {
     verified.assign(files.begin(), files.end());
     return {};
   }
-  bool heeds_hints(FileId /*file*/) const override { return true; }
-  bool prefers_order(FileId file) const override { return file == 0; }
-  bool reads_past_cache(FileId /*file*/) const override { return true; }
+  SourceTraits traits(FileId file) const override {
+    return {.heeds_hints = true, .reads_past_cache = true, .streams = file == 0};
+  }
   std::uint64_t size(FileId file) const override { return files_.size(file); }
   const std::string& name(FileId file) const override { return files_.name(file); }
 
@@ -297,16 +297,16 @@ TEST_F(InnerFileSourceTest, HintsAreOfWhatWillBeRead) {
   const FileRange columns{transposed, 0, kBytes};
   source().will_need({&columns, 1});
   EXPECT_TRUE(hinted_.hints.empty());
-  EXPECT_TRUE(source().heeds_hints(row_major));
-  EXPECT_FALSE(source().heeds_hints(transposed));
+  EXPECT_TRUE(source().traits(row_major).heeds_hints);
+  EXPECT_FALSE(source().traits(transposed).heeds_hints);
 }
 
 TEST_F(InnerFileSourceTest, TheFileAnswersForThem) {
   const FileId first = add();
   const FileId second = add();
-  EXPECT_TRUE(source().prefers_order(second));
-  EXPECT_FALSE(source().reads_past_cache(second));
-  EXPECT_TRUE(source().reads_past_cache(0));
+  EXPECT_TRUE(source().traits(second).streams);
+  EXPECT_FALSE(source().traits(second).reads_past_cache);
+  EXPECT_TRUE(source().traits(0).reads_past_cache);
   const std::vector<FileId> both{first, second};
   ASSERT_TRUE(source().verify(both));
   EXPECT_EQ(hinted_.verified, std::vector<FileId>{0});

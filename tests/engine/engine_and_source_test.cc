@@ -54,7 +54,7 @@ class CrowdedSource final : public ByteSource {
     --inside_;
     return done;
   }
-  bool heeds_hints(FileId /*file*/) const override { return heeds_; }
+  SourceTraits traits(FileId /*file*/) const override { return {.heeds_hints = heeds_}; }
   std::uint64_t size(FileId file) const override { return slow_.size(file); }
   const std::string& name(FileId file) const override { return slow_.name(file); }
   int most() const { return most_; }
@@ -108,7 +108,7 @@ class OnceSource final : public ByteSource {
   }
   std::uint64_t size(FileId file) const override { return source_.size(file); }
   const std::string& name(FileId file) const override { return source_.name(file); }
-  bool knows_page_cache(FileId /*file*/) const override { return knows; }
+  SourceTraits traits(FileId /*file*/) const override { return {.knows_page_cache = knows}; }
   std::uint64_t once() const { return once_; }
   std::uint64_t kept() const { return kept_; }
 
@@ -167,8 +167,9 @@ class BlockSource final : public ByteSource {
   void will_need(std::span<const FileRange> ranges) override {
     for (const FileRange& range : ranges) hinted_ += range.size;
   }
-  bool heeds_hints(FileId /*file*/) const override { return true; }
-  bool reads_past_cache(FileId /*file*/) const override { return true; }
+  SourceTraits traits(FileId /*file*/) const override {
+    return {.heeds_hints = true, .reads_past_cache = true};
+  }
   std::uint64_t size(FileId file) const override { return slow_.size(file); }
   const std::string& name(FileId file) const override { return slow_.name(file); }
   std::uint64_t padded() const { return padded_; }
@@ -307,7 +308,7 @@ class StreamingSource final : public ByteSource {
     batches_.fetch_add(1, std::memory_order_relaxed);
     return slow_.read(batch);
   }
-  bool prefers_order(FileId /*file*/) const override { return true; }
+  SourceTraits traits(FileId /*file*/) const override { return {.streams = true}; }
   std::uint64_t size(FileId file) const override { return slow_.size(file); }
   const std::string& name(FileId file) const override { return slow_.name(file); }
   std::uint64_t batches() const { return batches_.load(std::memory_order_relaxed); }

@@ -110,6 +110,16 @@ TEST_F(ReadStreamTest, OfAFarSourceNoMoreIsRiskedThanWasReadAndAFixedAmount) {
   }
 }
 
+TEST_F(ReadStreamTest, OfASourceThatLikesStepsNoMoreIsRiskedThanFourTimesWhatWasRead) {
+  const SourceWish far{.ahead = 256_MiB, .far = true, .step = 16_MiB};
+  const auto stream = open();
+  for (std::uint64_t end = 1_MiB; end <= 12_MiB; end += 1_MiB) {
+    const auto advice = stream->advise({end - 1_MiB, end}, far);
+    for (const ByteRange& unit : advice.start) EXPECT_LE(unit.end, end + std::max(4_MiB, 4 * end));
+    stream->answered({end - 1_MiB, end});
+  }
+}
+
 TEST_F(ReadStreamTest, AFarSourceIsAskedInStepsAsLargeAsItLikesAndEarlyEnough) {
   const SourceWish far{.ahead = 64_MiB, .far = true, .step = 16_MiB};
   const auto stream = open({.whole = true});

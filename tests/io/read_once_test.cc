@@ -206,11 +206,11 @@ TEST_P(ReadOnceTest, HintsOnAStaleFileAreNoMatter) {
 }
 
 TEST_P(ReadOnceTest, ALocalFileHasNoOrder) {
-  EXPECT_FALSE(files_->prefers_order(file_));
+  EXPECT_FALSE(files_->traits(file_).streams);
   // On overlayfs, which a container may have, nothing is known of the disks.
   struct stat status{};
   ASSERT_EQ(::fstat(fd_.get(), &status), 0);
-  EXPECT_EQ(files_->heeds_hints(file_), FileSystems().of(status.st_dev, fd_.get()).on_disk);
+  EXPECT_EQ(files_->traits(file_).heeds_hints, FileSystems().of(status.st_dev, fd_.get()).on_disk);
 }
 
 /// A buffer as ReadRequest::padded wants it: blocks of bytes that are known, of which a request
@@ -251,7 +251,8 @@ TEST_P(ReadOnceTest, PaddedRequestsGoPastTheCacheWhereNothingIsInIt) {
   const bool can = GetParam().kernel == Kernel::AsItIs && direct.get() >= 0 && on.on_disk &&
                    !on.traits.without_device &&
                    page_cache::cached_pages(fd_.get(), {0, kPage}).has_value();
-  EXPECT_EQ(files_->reads_past_cache(file_), on.on_disk && !on.traits.without_device) << "at first";
+  EXPECT_EQ(files_->traits(file_).reads_past_cache, on.on_disk && !on.traits.without_device)
+      << "at first";
   const auto read = [&](std::uint64_t offset, std::size_t size) {
     const PaddedBuffer buffer(offset, size);
     const ReadRequest request = buffer.request(file_);
@@ -261,7 +262,7 @@ TEST_P(ReadOnceTest, PaddedRequestsGoPastTheCacheWhereNothingIsInIt) {
     EXPECT_TRUE(buffer.is_whole_around());
   };
   read(17 * kPage + 100, 600 * kPage + 1);  // several accesses
-  EXPECT_EQ(files_->reads_past_cache(file_), can);
+  EXPECT_EQ(files_->traits(file_).reads_past_cache, can);
   const std::uint64_t bytes = files_->statistics().files[0].bytes;
   EXPECT_EQ(bytes, can ? 601 * kPage : 600 * kPage + 1);
   read(0, 1);

@@ -36,7 +36,9 @@ class DelayedSource final : public ByteSource {
   }
 
   Result<void> verify(std::span<const FileId> files) override { return source_.verify(files); }
-  bool prefers_order(FileId file) const override { return source_.prefers_order(file); }
+  SourceTraits traits(FileId file) const override {
+    return {.streams = source_.traits(file).streams};
+  }
   std::uint64_t size(FileId file) const override { return source_.size(file); }
   const std::string& name(FileId file) const override { return source_.name(file); }
 

@@ -227,10 +227,10 @@ Result<void> Comparison::find_extra_files() {
     const std::string path = at->path().lexically_relative(copy_).native();
     const bool is_link = at->is_symlink(error);
     const bool is_directory = at->is_directory(error) && (!is_link || directories.contains(path));
-    if (path == kExportFolder || (is_link && !is_directory)) at.disable_recursion_pending();
-    if (path == kExportFolder) {
-      // the export's own
-    } else if (!is_directory && !files_.find(path)) {
+    const bool is_record = is_directory && !directories.contains(path) &&
+                           (path == kExportFolder || path == kDownloadFolder);
+    if (is_record || (is_link && !is_directory)) at.disable_recursion_pending();
+    if (!is_directory && !files_.find(path)) {
       differences_.add(path, 0, "extra file, not in the view");
     }
     at.increment(error);

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 import fsspec
 import numpy
@@ -268,6 +269,52 @@ class Fsspec(support.TestCase):
     def test_opens_chained_urls(self):
         with fsspec.open(f"ckfs://source/config.json::{PLAIN}") as file:
             self.assertEqual(file.read(), (PLAIN / "config.json").read_bytes())
+
+    def test_takes_a_source_as_a_path_or_a_location_and_nothing_else(self):
+        for protocol in (None, "file", "local"):
+            system = _fsspec.CkfsFileSystem(str(PLAIN), protocol)
+            self.assertIn("source", system.ls("", detail=False))
+        for protocol, source in (("gcs", "gs://bucket/a"), ("s3a", "s3://bucket/a"),
+                                 ("hf", "hf://bucket/a")):
+            with unittest.mock.patch.object(_fsspec, "Checkpoint") as opened:
+                _fsspec.CkfsFileSystem("bucket/a", protocol, skip_instance_cache=True)
+            opened.assert_called_once_with(source)
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "memory://bucket/a: not a source"):
+            _fsspec.CkfsFileSystem("bucket/a", "memory")
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, r"options of s3 \(key\) do not reach"):
+            _fsspec.CkfsFileSystem("bucket/a", "s3", {"key": "k"})
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "no source"):
+            fsspec.filesystem("ckfs")
+
+    def test_gives_options_and_parameters(self):
+        url = f"ckfs://bf16-safetensors@max_shard=1MB/model.safetensors.index.json::{FP8}"
+        with fsspec.open(url, "rt", ckfs={"options": {"memory": "64MiB"}}) as file:
+            index = json.load(file)
+        self.assertEqual(set(index["weight_map"]), set(ckfs.open(FP8)))
+        system = fsspec.filesystem("ckfs", fo=str(FP8), options={"memory": "64MiB"})
+        with self.assertRaises(FileNotFoundError) as raised:
+            system.open("bf16-safetensors/none.json")
+        self.assertEqual(raised.exception.errno, 2)
+        with self.assertRaises(FileNotFoundError):
+            system.open("bf17-safetensors/config.json")
+        with self.assertRaises(IsADirectoryError):
+            system.open("bf16-safetensors")
+        self.assertEqual(system.ls("bf16-safetensors/config.json", detail=False),
+                         ["bf16-safetensors/config.json"])
+
+    def test_has_directories_in_directories(self):
+        source = self.source(t=("U8", [4], b"1234"))
+        for path in ("assets/notes/read.txt", "assets/one.txt", "assets/notes/more/two.txt"):
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            (source / path).write_text(path)
+        system = fsspec.filesystem("ckfs", fo=str(source))
+        self.assertEqual(sorted(system.ls("source/assets", detail=False)),
+                         ["source/assets/notes", "source/assets/one.txt"])
+        self.assertEqual(system.info("source/assets/notes")["type"], "directory")
+        self.assertEqual(sorted(system.find("source/assets")),
+                         ["source/assets/notes/more/two.txt", "source/assets/notes/read.txt",
+                          "source/assets/one.txt"])
+        self.assertEqual(system.glob("source/assets/**/two.txt"), ["source/assets/notes/more/two.txt"])
 
     def test_lists_and_reads_ranges(self):
         system = fsspec.filesystem("ckfs", fo=str(FP8))

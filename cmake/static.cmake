@@ -19,15 +19,25 @@ endforeach()
 # Its copy of fmt's functions comes from the other archive.
 set_property(TARGET spdlog::spdlog APPEND PROPERTY INTERFACE_LINK_LIBRARIES fmt::fmt)
 
-# What shared libraries bring along by themselves.
+# What shared libraries bring along by themselves. An archive that needs others is a target, and so are
+# those: of files CMake does not know which comes first.
+function(ckfs_archive name)  # ARGN: what it needs
+  list(POP_FRONT ${name}_LINK_LIBRARIES file)
+  add_library(ckfs_archive_${name} STATIC IMPORTED)
+  set_target_properties(ckfs_archive_${name} PROPERTIES
+    IMPORTED_LOCATION ${file} INTERFACE_LINK_LIBRARIES "${ARGN};${${name}_LINK_LIBRARIES}")
+  set_property(TARGET PkgConfig::${name} PROPERTY INTERFACE_LINK_LIBRARIES ckfs_archive_${name})
+endfunction()
 find_library(LZ4_ARCHIVE NAMES lz4 REQUIRED)
 find_library(SNAPPY_ARCHIVE NAMES snappy REQUIRED)
-set_property(TARGET PkgConfig::blosc APPEND PROPERTY INTERFACE_LINK_LIBRARIES
-  ${LZ4_ARCHIVE} ${SNAPPY_ARCHIVE} PkgConfig::libzstd PkgConfig::zlib)
+ckfs_archive(zlib)
+ckfs_archive(libzstd)
+ckfs_archive(blosc ckfs_archive_zlib ckfs_archive_libzstd ${LZ4_ARCHIVE} ${SNAPPY_ARCHIVE})
+ckfs_archive(libcrypto)
 if(TARGET PkgConfig::libcurl)
   pkg_check_modules(libssl REQUIRED IMPORTED_TARGET libssl)
-  set_property(TARGET PkgConfig::libcurl APPEND PROPERTY INTERFACE_LINK_LIBRARIES
-    PkgConfig::libssl PkgConfig::libcrypto)
+  ckfs_archive(libssl ckfs_archive_libcrypto)
+  ckfs_archive(libcurl ckfs_archive_libssl)
 endif()
 
 add_link_options(-static-libstdc++ -Wl,--as-needed)

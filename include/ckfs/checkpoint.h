@@ -295,9 +295,11 @@ class ViewFile {
   Result<Bytes> read(std::uint64_t offset, std::size_t size);
 
   class Impl;
-  explicit ViewFile(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
  private:
+  friend class View;
+  friend class Tensor;
+  explicit ViewFile(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   friend Result<Bytes> lend(const ViewFile& file, std::uint64_t offset, std::size_t size);
 
   std::shared_ptr<Impl> impl_;
@@ -320,10 +322,10 @@ class Tensor {
   Result<void> read_rows(std::int64_t first, std::int64_t rows, std::span<std::byte> out) const;
 
   class Impl;
-  explicit Tensor(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
  private:
   friend class View;
+  explicit Tensor(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
   std::shared_ptr<const Impl> impl_;
 };
@@ -375,10 +377,12 @@ class View {
   Result<void> read(std::span<const TensorRead> reads, const ReadManyOptions& options = {}) const;
 
   class Impl;
-  explicit View(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
-  const Impl& impl() const { return *impl_; }
 
  private:
+  friend class Checkpoint;
+  friend const Impl& impl_of(const View& view);
+  explicit View(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
   std::shared_ptr<const Impl> impl_;
 };
 
@@ -414,10 +418,12 @@ class Checkpoint {
   Statistics statistics() const;
 
   class Impl;
-  explicit Checkpoint(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
-  const Impl& impl() const { return *impl_; }
 
  private:
+  friend const Impl& impl_of(const Checkpoint& checkpoint);
+  friend Checkpoint checkpoint_of(std::shared_ptr<Impl> impl);
+  explicit Checkpoint(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
   std::shared_ptr<Impl> impl_;
 };
 

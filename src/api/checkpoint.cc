@@ -251,7 +251,7 @@ Result<std::unique_ptr<SourceFiles>> prepare_source(const std::filesystem::path&
 }
 
 void finish_cache(const Checkpoint& checkpoint) {
-  checkpoint.impl().files->rest([] { return true; });
+  impl_of(checkpoint).files->rest([] { return true; });
 }
 
 Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,
@@ -302,7 +302,7 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));
   }
   const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
-  return Checkpoint(make_owned_here<Checkpoint::Impl>(
+  return checkpoint_of(make_owned_here<Checkpoint::Impl>(
       source, std::move(files), std::move(catalog), budget,
       EngineOptions{
           .threads = options.threads,

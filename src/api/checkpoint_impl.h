@@ -9,6 +9,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ckfs/checkpoint.h>
@@ -148,5 +149,17 @@ class ViewFile::Impl {
   std::shared_ptr<ReadStream> stream;
   std::stop_token stop;  // ReadOptions::stop
 };
+
+/// The implementation of a public object, and an object of one: for the reports, exports and
+/// comparisons that are a part of ckfs.
+inline Checkpoint checkpoint_of(std::shared_ptr<Checkpoint::Impl> impl) {
+  return Checkpoint(std::move(impl));
+}
+inline const Checkpoint::Impl& impl_of(const Checkpoint& checkpoint) {
+  return *checkpoint.impl_;
+}
+inline const View::Impl& impl_of(const View& view) {
+  return *view.impl_;
+}
 
 }  // namespace ckfs

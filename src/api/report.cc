@@ -66,10 +66,10 @@ Json pairs(std::span<const Note> notes) {
 /// What the adapters and the source's files say of it.
 std::vector<Note> facts_of(const Checkpoint& checkpoint) {
   std::vector<Note> facts;
-  for (SourceFact& fact : checkpoint.impl().files->facts()) {
+  for (SourceFact& fact : impl_of(checkpoint).files->facts()) {
     facts.push_back({std::move(fact.subject), std::move(fact.text)});
   }
-  std::ranges::copy(checkpoint.impl().catalog->facts(), std::back_inserter(facts));
+  std::ranges::copy(impl_of(checkpoint).catalog->facts(), std::back_inserter(facts));
   return facts;
 }
 
@@ -143,7 +143,7 @@ std::vector<Label> labels(const Checkpoint& checkpoint) {
   for (const ViewInfo& view : checkpoint.views()) {
     if (!view.available) continue;
     const auto definition =
-        define_view(checkpoint.impl().catalog, {view.name, {}}, checkpoint.impl().recipes);
+        define_view(impl_of(checkpoint).catalog, {view.name, {}}, impl_of(checkpoint).recipes);
     if (!definition) continue;  // the view's own lookup reports it
     std::map<std::tuple<Exactness, std::string, std::string>, std::size_t> counts;
     const auto count_all = [&](const Definition& one) {
@@ -180,7 +180,7 @@ struct ExpertLayout {
 /// so. Of the first view that has the parameter and is available; otherwise there are none.
 std::vector<ExpertLayout> expert_layouts(const Checkpoint& checkpoint) {
   constexpr std::string_view kView = "bf16-safetensors";
-  const Checkpoint::Impl& impl = checkpoint.impl();
+  const Checkpoint::Impl& impl = impl_of(checkpoint);
   const auto config = config_numbers(*impl.catalog);
   const bool known = config && impl.recipes.find_layouts(*config) != nullptr;
   const bool named = std::ranges::any_of(impl.catalog->tensors(), [](const StoredTensor& tensor) {
@@ -201,7 +201,7 @@ std::vector<ExpertLayout> expert_layouts(const Checkpoint& checkpoint) {
 
 /// The source's own tensors, and those of the folders of a pipeline: by directory ("": its own).
 std::vector<CatalogPart> with_parts(const Checkpoint& checkpoint) {
-  const std::shared_ptr<const Catalog>& catalog = checkpoint.impl().catalog;
+  const std::shared_ptr<const Catalog>& catalog = impl_of(checkpoint).catalog;
   std::vector<CatalogPart> all{{"", catalog}};
   all.insert(all.end(), catalog->parts().begin(), catalog->parts().end());
   return all;
@@ -257,7 +257,7 @@ std::unordered_set<FileId> files_in_use(const Checkpoint& checkpoint) {
 }
 
 std::vector<WeightFile> weight_files(const Checkpoint& checkpoint) {
-  const Checkpoint::Impl& impl = checkpoint.impl();
+  const Checkpoint::Impl& impl = impl_of(checkpoint);
   const std::unordered_set<FileId> used = files_in_use(checkpoint);
   std::vector<std::string> unused;
   for (const SourceFile& file : impl.catalog->files()) {
@@ -280,8 +280,8 @@ std::vector<WeightFile> weight_files(const Checkpoint& checkpoint) {
 }
 
 std::string inspect_json(const Checkpoint& checkpoint, std::string_view source) {
-  const Catalog& catalog = *checkpoint.impl().catalog;
-  const Totals total = totals(checkpoint.impl());
+  const Catalog& catalog = *impl_of(checkpoint).catalog;
+  const Totals total = totals(impl_of(checkpoint));
   Json json = versioned();
   json["source"] = source;
   json["kind"] = catalog.kind();
@@ -457,8 +457,8 @@ void add_next_commands(const Checkpoint& checkpoint, std::string_view source, st
 
 std::string inspect_text(const Checkpoint& checkpoint, std::string_view source,
                          InspectDetail detail) {
-  const Catalog& catalog = *checkpoint.impl().catalog;
-  const Totals total = totals(checkpoint.impl());
+  const Catalog& catalog = *impl_of(checkpoint).catalog;
+  const Totals total = totals(impl_of(checkpoint));
   const std::string quantization = quantization_of(checkpoint);
   std::string text;
   const Out out(text);
@@ -640,7 +640,7 @@ Json view_files(const View& view) {
                      {"size", file.size},
                      {"exactness", name(file.exactness)},
                      {"tensors", file.tensors},
-                     {"sources", source_paths(view.impl(), i)}});
+                     {"sources", source_paths(impl_of(view), i)}});
   }
   Json json{{"name", view.name()}, {"files", std::move(files)}};
   if (!view.tool().empty()) json["quantized_as"] = view.tool();
@@ -656,7 +656,7 @@ std::string inspect_report(const Checkpoint& checkpoint, std::string_view source
 }
 
 std::string source_version(const Checkpoint& checkpoint) {
-  for (const SourceFact& fact : checkpoint.impl().files->facts()) {
+  for (const SourceFact& fact : impl_of(checkpoint).files->facts()) {
     if (fact.subject == kVersionTaken) return fact.text;
   }
   return {};
@@ -674,7 +674,7 @@ std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
         fmt::format("only source/ can be shown: {}: {}: {} (`ckfs inspect` has all reasons)",
                     absent->name, reason.subject, reason.text));
   }
-  const std::span<const Note> notes = checkpoint.impl().catalog->notes();
+  const std::span<const Note> notes = impl_of(checkpoint).catalog->notes();
   for (const Note& note : notes.first(std::min(notes.size(), kMost))) {
     lines.push_back(fmt::format("{}: {}", note.subject, note.text));
   }
@@ -688,20 +688,20 @@ std::vector<std::string> opening_notes(const Checkpoint& checkpoint) {
 std::uint64_t memory_of(const View& view) {
   // Nodes of tables and spare capacity: measured at twice the objects themselves.
   constexpr std::uint64_t kEachFile = 256;
-  const Definition& definition = *view.impl().definition;
-  std::uint64_t bytes = kEachFile * view.impl().files->size() + memory_of(definition);
+  const Definition& definition = *impl_of(view).definition;
+  std::uint64_t bytes = kEachFile * impl_of(view).files->size() + memory_of(definition);
   for (const DefinitionPart& part : definition.parts) bytes += memory_of(*part.definition);
   return bytes;
 }
 
 std::string outside_links(const Checkpoint& checkpoint) {
-  const std::span<const Note> facts = checkpoint.impl().catalog->facts();
+  const std::span<const Note> facts = impl_of(checkpoint).catalog->facts();
   const auto found = std::ranges::find(facts, kOutsideLinks, &Note::subject);
   return found == facts.end() ? std::string() : found->text;
 }
 
 std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint) {
-  const SourceFiles& files = *checkpoint.impl().files;
+  const SourceFiles& files = *impl_of(checkpoint).files;
   std::vector<std::filesystem::path> paths;
   paths.reserve(files.count());
   for (std::size_t i = 0; i < files.count(); ++i) {
@@ -736,7 +736,7 @@ Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view w
 }
 
 std::string views_json(const Checkpoint& checkpoint, std::span<const View> more) {
-  const Catalog& catalog = *checkpoint.impl().catalog;
+  const Catalog& catalog = *impl_of(checkpoint).catalog;
   Json json = versioned();
   json["layout"] = kLayoutVersion;
   json["source"] = {{"kind", catalog.kind()},
@@ -755,7 +755,7 @@ std::string views_json(const Checkpoint& checkpoint, std::span<const View> more)
 }
 
 std::string sources_of(const View& view, std::size_t file) {
-  return fmt::format("{}", fmt::join(source_paths(view.impl(), file), "\n"));
+  return fmt::format("{}", fmt::join(source_paths(impl_of(view), file), "\n"));
 }
 
 std::string human_size(std::uint64_t bytes) {

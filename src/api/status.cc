@@ -326,7 +326,7 @@ std::string metrics_text(const Checkpoint& checkpoint, const MountFacts& mount,
       text.sample(field.metric, {}, (*statistics.remote).*field.value);
     }
   }
-  add_reads(text, checkpoint.impl().read_times);
+  add_reads(text, impl_of(checkpoint).read_times);
   add_source(text, statistics.source);
   text.head("errors_total", "counter",
             "Operations that failed, by error and kind. A name that is not there is no error.");

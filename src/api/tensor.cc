@@ -230,7 +230,7 @@ Result<void> View::read(std::span<const TensorRead> reads, const ReadManyOptions
           const TensorRead& read = *one.read;
           if (share.file == Share::kAlone) {
             CKFS_TRY(const Tensor tensor, this->tensor(read.tensor));
-            file.emplace(tensor.impl_->bytes);
+            file = ViewFile(tensor.impl_->bytes);
           }
           // In pieces, so that progress moves and a stop is heard.
           for (std::size_t at = 0; at < read.out.size(); at += kLeastShare) {

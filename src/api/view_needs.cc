@@ -54,7 +54,7 @@ class Needs {
 }  // namespace
 
 std::uint64_t bytes_elsewhere(const View& view) {
-  const View::Impl& impl = view.impl();
+  const View::Impl& impl = impl_of(view);
   const SourceFiles& sources = *impl.checkpoint->files;
   bool is_far = false;
   for (std::size_t i = 0; i < sources.count() && !is_far; ++i) {

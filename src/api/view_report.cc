@@ -145,7 +145,7 @@ class Patterns {
 Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view spelling,
                                 ReportFormat format) {
   CKFS_TRY(const View view, checkpoint.view(spelling));
-  const std::shared_ptr<const Definition> definition = view.impl().definition;
+  const std::shared_ptr<const Definition> definition = impl_of(view).definition;
   std::map<std::uint32_t, std::vector<std::int64_t>> chunks;
   if (definition->packaging.container == ContainerKind::Orbax) {
     CKFS_TRY(const ItemArrays arrays, ItemArrays::make(definition, zarr::Version::V3));
@@ -156,7 +156,7 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
   }
 
   Json json = versioned();
-  json["view"] = view.impl().name;
+  json["view"] = impl_of(view).name;
   json["arrays"] = Json::array();
   json["left_out"] = Json::array();
   std::string text;
@@ -254,11 +254,11 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
   }
   if (!view.tool().empty() && format == ReportFormat::Json) json["quantized_as"] = view.tool();
   for (const DefinitionPart& part : definition->parts) add(*part.definition, part.directory);
-  const Checkpoint::Impl& source = *view.impl().checkpoint;
+  const Checkpoint::Impl& source = *impl_of(view).checkpoint;
   const std::uint64_t spill = source.chunks == nullptr ? 0 : source.chunks->spill_limit();
-  const DecodeCost cost = decode_cost(view.impl(), source.memory, spill);
+  const DecodeCost cost = decode_cost(impl_of(view), source.memory, spill);
   const std::vector<std::string> mended =
-      cost.is_dear() ? mends(view.impl(), source.memory, cost) : std::vector<std::string>();
+      cost.is_dear() ? mends(impl_of(view), source.memory, cost) : std::vector<std::string>();
   if (format == ReportFormat::Json) {
     if (cost.decoded > 0) {
       json["decoding"] = {{"needed", cost.needed},
@@ -276,7 +276,7 @@ Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view s
   }
   if (definition->packaging.container == ContainerKind::None) {
     text += fmt::format("{}: the files of the source as they are; no tensor is made\n",
-                        view.impl().name);
+                        impl_of(view).name);
   }
   if (!view.tool().empty()) text += fmt::format("quantized as {}\n", view.tool());
   for (const auto& [rule, patterns] : as_they_are) {

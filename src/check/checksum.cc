@@ -1,9 +1,13 @@
+// SHA-256 by the functions that need nothing else of libcrypto (wire/crypto.cc).
+#define OPENSSL_SUPPRESS_DEPRECATED
+
 #include "check/checksum.h"
 
 #include <array>
-#include <openssl/evp.h>
+#include <openssl/sha.h>
 #include <xxhash.h>
 
+#include "base/base64.h"
 #include "format/crc32c.h"
 
 namespace ckfs {
@@ -31,19 +35,18 @@ std::string hex(std::span<const unsigned char> bytes) {
 
 class Sha256 : public Checksum {
  public:
-  bool begin() { return context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1; }
+  Sha256() { SHA256_Init(&state_); }
   void add(std::span<const std::byte> bytes) override {
-    CKFS_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
+    SHA256_Update(&state_, bytes.data(), bytes.size());
   }
   std::string finish() override {
-    std::array<unsigned char, 32> sum{};
-    CKFS_CHECK(EVP_DigestFinal_ex(context_.get(), sum.data(), nullptr) == 1);
+    std::array<unsigned char, SHA256_DIGEST_LENGTH> sum{};
+    SHA256_Final(sum.data(), &state_);
     return hex(sum);
   }
 
  private:
-  std::unique_ptr<EVP_MD_CTX, decltype([](EVP_MD_CTX* context) { EVP_MD_CTX_free(context); })>
-      context_{EVP_MD_CTX_new()};
+  SHA256_CTX state_;
 };
 
 class Crc32c : public Checksum {
@@ -52,11 +55,9 @@ class Crc32c : public Checksum {
     sum_ = crc32c({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, sum_);
   }
   std::string finish() override {
-    std::array<unsigned char, 4> bytes{};
-    for (std::size_t i = 0; i < 4; ++i) bytes[i] = static_cast<unsigned char>(sum_ >> (24 - 8 * i));
-    std::array<unsigned char, 9> text{};
-    EVP_EncodeBlock(text.data(), bytes.data(), static_cast<int>(bytes.size()));
-    return reinterpret_cast<const char*>(text.data());
+    std::string bytes;
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(sum_ >> shift & 255U);
+    return base64(bytes);
   }
 
  private:
@@ -80,13 +81,6 @@ class Xxh128 : public Checksum {
       state_{XXH3_createState()};
 };
 
-template <typename Kind>
-Result<std::unique_ptr<Checksum>> begun(Algorithm algorithm) {
-  auto sum = std::make_unique<Kind>();
-  if (sum->begin()) return sum;
-  return fail(ErrorCode::Unsupported, "{}: this system's library refuses it", name(algorithm));
-}
-
 }  // namespace
 
 std::string_view name(Algorithm algorithm) {
@@ -107,11 +101,14 @@ std::optional<Algorithm> parse_algorithm(std::string_view name) {
 Result<std::unique_ptr<Checksum>> Checksum::create(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::Sha256:
-      return begun<Sha256>(algorithm);
+      return std::make_unique<Sha256>();
     case Algorithm::Crc32c:
       return std::make_unique<Crc32c>();
-    case Algorithm::Xxh128:
-      return begun<Xxh128>(algorithm);
+    case Algorithm::Xxh128: {
+      auto sum = std::make_unique<Xxh128>();
+      if (sum->begin()) return sum;
+      return fail(ErrorCode::OutOfMemory, "{}: no memory for it", name(algorithm));
+    }
   }
   CKFS_CHECK(false);
 }

@@ -30,7 +30,7 @@ std::optional<Algorithm> parse_algorithm(std::string_view name);
 
 class Checksum {
  public:
-  /// Errors: Unsupported: the system's library refuses the algorithm, or finds no memory for it.
+  /// Errors: OutOfMemory.
   static Result<std::unique_ptr<Checksum>> create(Algorithm algorithm);
   virtual ~Checksum() = default;
 

@@ -157,7 +157,7 @@ Result<DigestJournal> DigestJournal::open(const std::string& path, const View& v
   for (const Algorithm algorithm : algorithms) names.insert(name(algorithm));
   const nlohmann::ordered_json made_from{
       {"version", kVersion},
-      {"fingerprint", fmt::format("{:016x}", view.impl().checkpoint->fingerprint)},
+      {"fingerprint", fmt::format("{:016x}", impl_of(view).checkpoint->fingerprint)},
       {"view", view.name()},
       {"layout_version", kLayoutVersion},
       {"algorithms", names}};

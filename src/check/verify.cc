@@ -227,10 +227,10 @@ Result<void> Comparison::find_extra_files() {
     const std::string path = at->path().lexically_relative(copy_).native();
     const bool is_link = at->is_symlink(error);
     const bool is_directory = at->is_directory(error) && (!is_link || directories.contains(path));
-    if (path == kExportFolder || (is_link && !is_directory)) at.disable_recursion_pending();
-    if (path == kExportFolder) {
-      // the export's own
-    } else if (!is_directory && !files_.find(path)) {
+    const bool is_record = is_directory && !directories.contains(path) &&
+                           (path == kExportFolder || path == kDownloadFolder);
+    if (is_record || (is_link && !is_directory)) at.disable_recursion_pending();
+    if (!is_directory && !files_.find(path)) {
       differences_.add(path, 0, "extra file, not in the view");
     }
     at.increment(error);
@@ -249,7 +249,7 @@ bool Comparison::is_chosen(std::size_t file, std::uint64_t piece) const {
 std::string Comparison::describe(std::size_t file, std::uint64_t offset, std::uint64_t at,
                                  std::span<const std::byte> here,
                                  std::span<const std::byte> there) const {
-  const auto layout = view_.impl().files->layout(file);
+  const auto layout = impl_of(view_).files->layout(file);
   const ByteRange element = element_at(*layout, offset).intersect({at, at + here.size()});
   return fmt::format("{} (byte {}): {} in the copy, {} in the view",
                      place_in_view(view_, file, offset), offset,
@@ -320,7 +320,7 @@ Result<void> Comparison::open_resume_file() {
   std::error_code error;
   const nlohmann::ordered_json made_from{
       {"version", 1},
-      {"fingerprint", fmt::format("{:016x}", view_.impl().checkpoint->fingerprint)},
+      {"fingerprint", fmt::format("{:016x}", impl_of(view_).checkpoint->fingerprint)},
       {"view", view_.name()},
       {"layout_version", kLayoutVersion},
       {"copy", std::filesystem::weakly_canonical(copy_, error).native()}};
@@ -384,7 +384,7 @@ bool is_text(const std::vector<Segment>& segments) {
 }  // namespace
 
 std::string place_in_view(const View& view, std::size_t file, std::uint64_t offset) {
-  const auto layout = view.impl().files->layout(file);
+  const auto layout = impl_of(view).files->layout(file);
   const std::size_t index = layout->find(offset);
   const Segment& segment = layout->segments[index];
   switch (segment.kind) {

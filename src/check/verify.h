@@ -51,8 +51,9 @@ inline constexpr std::size_t kMostDifferences = 100;
 
 /// Compares the files of `view` with those below `copy`. Names a file that differs with the tensor
 /// and element of its first wrong byte. A file that is missing, is not a regular file, or has
-/// another size is a difference, too. So is a file that the view does not have, except in an
-/// export's own folder. Reads no tensor byte where sizes differ. Errors: those of reading either
+/// another size is a difference, too. So is a file that the view does not have, except in the
+/// folders where an export and a download from the hub keep records. Reads no tensor byte where
+/// sizes differ. Errors: those of reading either
 /// side (then nothing is known); Stopped (with the amount that was compared); those of
 /// ResumeFile::open().
 Result<VerifyResult> verify_directory(const View& view, const std::filesystem::path& copy,

@@ -9,7 +9,7 @@
 namespace ckfs {
 
 void keep_decoded_chunks(const View& view, const OutDirectory& out, std::uint64_t spare) {
-  const Checkpoint::Impl& source = *view.impl().checkpoint;
+  const Checkpoint::Impl& source = *impl_of(view).checkpoint;
   if (source.chunks == nullptr || source.chunks->spill_limit() > 0) return;
   if (spare < DecodedChunks::kBlock) return;  // 0 would mean without a limit
   Result<UniqueFd> file = out.open_nameless(std::string(kRecordName));

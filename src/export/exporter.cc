@@ -394,7 +394,7 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
     stop_.request_stop();
   };
   if (!open.empty()) {
-    const std::uint64_t pieces = view_.impl().checkpoint->memory / kBudgetOfPiece;
+    const std::uint64_t pieces = impl_of(view_).checkpoint->memory / kBudgetOfPiece;
     note(write_ordered(files, std::clamp<std::size_t>(pieces, 1, all_jobs)));
   }
 
@@ -441,7 +441,7 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
 Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
                                  const OrderLimits& limits) {
   SourceOrder order = source_order(view, limits);
-  const bool quantizes = view.impl().checkpoint->chunks == nullptr;
+  const bool quantizes = impl_of(view).checkpoint->chunks == nullptr;
   if (order.empty() && quantizes) return order;
   if (order.empty()) {
     spdlog::info("{}: written in the order of its files: no chunk is needed in several places",
@@ -576,7 +576,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
   if (!order.empty()) keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
   CKFS_TRY(ExportResult result, run.write(files));
-  if (const auto& chunks = view.impl().checkpoint->chunks) {
+  if (const auto& chunks = impl_of(view).checkpoint->chunks) {
     const ChunkStatistics statistics = chunks->statistics();
     spdlog::info("{}: {} bytes of chunks were decoded, {} of them kept on disk for a time",
                  view.name(), statistics.decoded, statistics.spill.written);

@@ -71,8 +71,8 @@ class OrderedWriter {
       while (done_ < left_.size() && left_[done_] == 0) ++done_;
     }
     if (!ended) return {};
-    if (view_.impl().checkpoint->chunks != nullptr) {
-      view_.impl().checkpoint->chunks->forget(order_.steps[step].chunks);
+    if (impl_of(view_).checkpoint->chunks != nullptr) {
+      impl_of(view_).checkpoint->chunks->forget(order_.steps[step].chunks);
     }
     return sync(hooks_.sync_step);
   }
@@ -138,7 +138,7 @@ Result<void> write_in_order(const View& view, const SourceOrder& order, const Or
 
 Result<void> write_part(const View& view, const ExportStep& part, std::uint64_t from,
                         OutFile& target, const WriteHooks& hooks) {
-  const View::Impl& impl = view.impl();
+  const View::Impl& impl = impl_of(view);
   CKFS_TRY(const auto layout, part_of(*impl.files->layout(part.file), part.range));
   Engine& engine = *impl.checkpoint->engine;
   const auto stream = engine.open_stream(layout, {.whole = true, .once = true});

@@ -73,7 +73,7 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
 }
 
 Result<void> refuse_inside(const std::filesystem::path& out, const Checkpoint& checkpoint) {
-  const std::filesystem::path& source = checkpoint.impl().path;
+  const std::filesystem::path& source = impl_of(checkpoint).path;
   if (!lies_within(resolved(out), resolved(source))) return {};
   return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
               source.native());

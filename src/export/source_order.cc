@@ -229,12 +229,12 @@ SourceOrder order_of_weights(const View::Impl& view) {
 }  // namespace
 
 SourceOrder source_order(const View& view, const OrderLimits& limits) {
-  const ChunkTable& chunks = view.impl().definition->catalog->chunks();
-  if (chunks.empty() && !view.impl().definition->weights.empty()) {
-    return order_of_weights(view.impl());
+  const ChunkTable& chunks = impl_of(view).definition->catalog->chunks();
+  if (chunks.empty() && !impl_of(view).definition->weights.empty()) {
+    return order_of_weights(impl_of(view));
   }
   if (chunks.empty()) return {};
-  const std::vector<Piece> pieces = pieces_of(view.impl(), limits.piece);
+  const std::vector<Piece> pieces = pieces_of(impl_of(view), limits.piece);
   std::vector<Group> groups = groups_of(chunks, pieces);
   std::erase_if(groups,
                 [&](const Group& group) { return !is_scattered(group, pieces, limits.kept); });

@@ -167,7 +167,7 @@ std::uint64_t FileCost::cost() const {
 }
 
 Result<std::vector<FileCost>> file_costs(const View& view) {
-  const ViewFiles& files = *view.impl().files;
+  const ViewFiles& files = *impl_of(view).files;
   std::vector<FileCost> costs(files.size());
   CKFS_TRY_VOID(run_parallel(files.size(), [&](std::size_t file) -> Result<void> {
     const FileLayout layout = files.lay_out(file);

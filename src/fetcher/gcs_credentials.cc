@@ -3,9 +3,10 @@
 
 #include "fetcher/gcs_credentials.h"
 
+#include "base/base64.h"
 #include "base/text.h"
 #include "fetcher/listing.h"
-#include "wire/crypto.h"
+#include "fetcher/rs256.h"
 #include "wire/times.h"
 
 namespace ckfs {

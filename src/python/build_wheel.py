@@ -32,7 +32,7 @@ Classifier: Typing :: Typed
 Description-Content-Type: text/markdown
 
 `ckfs mount` by a user other than root needs the package fuse3 of the distribution. Everything else in
-this wheel needs nothing: `import ckfs`, `ckfs export`, `ckfs cat`, `ckfs digest`.
+this wheel needs nothing: `import ckfs`, `ckfs export`, `ckfs serve`, `ckfs cat`, `ckfs digest`.
 
 {description}"""
 
@@ -63,6 +63,8 @@ def licences():
     """Those of ckfs and of the libraries inside its programs."""
     yield "LICENSE", (ROOT / "LICENSE").read_bytes()
     yield "LIBRARIES.md", (HERE / "LIBRARIES.md").read_bytes()
+    # Which the licence wants beside the program; Debian's packages name a file of the system.
+    yield "LGPL-2.1.txt", pathlib.Path("/usr/share/common-licenses/LGPL-2.1").read_bytes()
     for package in re.findall(r"^\| `([\w.+-]+)` \|", (HERE / "LIBRARIES.md").read_text(), re.M):
         path = pathlib.Path("/usr/share/doc") / package / "copyright"
         yield f"{package}.txt", path.read_bytes()

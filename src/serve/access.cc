@@ -196,6 +196,12 @@ std::optional<Refusal> check_key(const ServeRequest& request, const AwsKeys& key
     if (is_same_secret(from_base64(*pair), key.id + ":" + key.secret)) return std::nullopt;
     return Refusal{401, "AccessDenied", "user and password are not those of the key"};
   }
+  // Of a presigned URL some clients still make it.
+  if (after_scheme(authorization, "aws") || request.parameter("AWSAccessKeyId")) {
+    return Refusal{400, "InvalidRequest",
+                   "a signature of AWS's version 2: sign with AWS4-HMAC-SHA256 (signature_version "
+                   "s3v4)"};
+  }
   if (authorization.empty() && !request.parameter("X-Amz-Algorithm")) {
     return Refusal{401, "AccessDenied",
                    "a key is needed: a signature of AWS's version 4, or the secret as a bearer "

@@ -32,10 +32,9 @@ std::size_t first_file(const FileList& files, std::string_view path) {
 class Lister {
  public:
   Lister(ServedViews& views, const ListQuery& query) : views_(views), query_(query) {
-    const std::size_t slash = query.prefix.find('/');
-    const std::string first = query.prefix.substr(0, slash);
-    if (slash != std::string::npos && !views.is_plain(first)) {
-      roots_ = {first + '/'};
+    const std::string root = only_root(query);
+    if (!root.empty() && !views.is_plain(std::string_view(root).substr(0, root.size() - 1))) {
+      roots_ = {root};
     } else {
       for (const std::string& name : views.names()) roots_.push_back(name + '/');
     }
@@ -55,6 +54,16 @@ class Lister {
   }
 
  private:
+  /// What all keys of the list begin with, up to their first '/'; empty: no such thing is known.
+  static std::string only_root(const ListQuery& query) {
+    if (const std::size_t slash = query.prefix.find('/'); slash != std::string::npos) {
+      return query.prefix.substr(0, slash + 1);
+    }
+    // TensorStore names a prefix by the first key and the first behind the last.
+    std::string root = query.from.substr(0, query.from.find('/') + 1);  // npos + 1 is 0
+    return query.before && !root.empty() && *query.before <= behind(root) ? root : std::string();
+  }
+
   /// Adds the view's keys from `at` on. False: the page is done.
   Result<bool> take_view(const std::string& root, const std::string& at) {
     if (root.size() > query_.prefix.size()) {

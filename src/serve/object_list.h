@@ -37,9 +37,9 @@ struct ObjectPage {
   bool is_cut = false;             // there are more: `after` is the last of these
 };
 
-/// A prefix that begins with the spelling of a view with parameters lists that view; otherwise
-/// there are only those without. Errors: those of ServedViews::find, except that a prefix of no
-/// view gives an empty page.
+/// A prefix that begins with the spelling of a view with parameters lists that view, and so do
+/// `from` and `before` that leave no others; otherwise there are only those without. Errors: those
+/// of ServedViews::find, except that a prefix of no view gives an empty page.
 Result<ObjectPage> list_objects(ServedViews& views, const ListQuery& query);
 
 }  // namespace ckfs

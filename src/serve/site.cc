@@ -33,13 +33,13 @@ constexpr auto kReservedNames =
     std::to_array<std::string_view>({kHubOrganization, "api", "storage", "download"});
 
 bool is_from_s3(const ServeRequest& request) {
-  if (request.header("authorization").starts_with("AWS4-")) return true;
+  if (request.header("authorization").starts_with("AWS")) return true;
   for (const auto& [name, value] : request.headers) {
     if (name.starts_with("x-amz-") || name.starts_with("amz-sdk-")) return true;
   }
   constexpr auto kParameters = std::to_array<std::string_view>(
-      {"X-Amz-Algorithm", "list-type", "prefix", "delimiter", "marker", "max-keys", "encoding-type",
-       "location", "versioning", "x-id"});
+      {"X-Amz-Algorithm", "AWSAccessKeyId", "list-type", "prefix", "delimiter", "marker",
+       "max-keys", "encoding-type", "location", "versioning", "x-id"});
   return std::ranges::any_of(kParameters,
                              [&](auto name) { return request.parameter(name).has_value(); });
 }
@@ -393,7 +393,9 @@ Reply answer_bucket(Site& site, const ServeRequest& request, std::string_view ke
     }
     return file_reply(site, request, *file);
   }
-  if (!from_s3 && status_of(file.error()) == 404) {
+  // A HEAD is how clients of S3 ask whether a name is an object, and without a key nothing shows
+  // that they are such clients (rclone): what leads to a page would look like one.
+  if (!from_s3 && request.method == "GET" && status_of(file.error()) == 404) {
     const auto inside =
         list_objects(site.views, {.prefix = std::string(key) + '/', .delimiter = "/", .most = 1});
     if (inside && !inside->objects.empty()) {

@@ -18,6 +18,8 @@ inline constexpr int kMaxSourceDepth = 32;  // nested directories
 /// The directory of `ckfs export`'s own records at the top of its output. It is not part of a
 /// checkpoint, and no view may name it.
 inline constexpr std::string_view kExportFolder = ".ckfs-export.d";
+/// Where `hf download --local-dir` keeps its records, beside the files of a model.
+inline constexpr std::string_view kDownloadFolder = ".cache/huggingface";
 
 struct TreeFile {
   std::string path;      // relative, with '/'; the link's name where it is a link

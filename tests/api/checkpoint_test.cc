@@ -8,6 +8,7 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "api/checkpoint_impl.h"
 #include "api/open.h"
 #include "api/small_reader.h"
 #include "support/safetensors_text.h"
@@ -60,7 +61,7 @@ TEST(Checkpoint, GivesOneViewForAllItsSpellings) {
   const auto spelled = checkpoint.view("bf16-safetensors@experts=source,cast=quantized");
   ASSERT_TRUE(plain && spelled);
   EXPECT_EQ(spelled->name(), "bf16-safetensors");
-  EXPECT_EQ(&plain->impl(), &spelled->impl());
+  EXPECT_EQ(&impl_of(*plain), &impl_of(*spelled));
   const auto other = checkpoint.view("bf16-safetensors@cast=all");
   ASSERT_TRUE(other);
   EXPECT_NE(plain->files()[0].inode, other->files()[0].inode);

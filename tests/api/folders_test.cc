@@ -72,7 +72,7 @@ TEST(Folders, ShowsWeightsOfFoldersConvertedAndNoCopies) {
   EXPECT_THAT(tensors, testing::UnorderedElementsAre("2_Dense/model.safetensors: w BF16",
                                                      "model.safetensors: w BF16"));
   std::vector<std::string> notes;
-  for (const Note& note : checkpoint.impl().catalog->notes()) {
+  for (const Note& note : impl_of(checkpoint).catalog->notes()) {
     notes.push_back(note.subject + ": " + note.text);
   }
   EXPECT_THAT(

@@ -289,9 +289,9 @@ TEST(SourcesOf, TakesTheLayoutThatItsReadersHave) {
   const std::size_t shard = *view->files().find("model-00001-of-00003.safetensors");
   const auto file = view->open("model-00001-of-00003.safetensors");
   ASSERT_TRUE(file);
-  const std::uint64_t before = view->impl().files->layouts_made();
+  const std::uint64_t before = impl_of(*view).files->layouts_made();
   for (int i = 0; i < 3; ++i) EXPECT_NE(sources_of(*view, shard), "");
-  EXPECT_EQ(view->impl().files->layouts_made(), before);
+  EXPECT_EQ(impl_of(*view).files->layouts_made(), before);
 }
 
 TEST(HumanSize, HasThreeDigitsAtMost) {

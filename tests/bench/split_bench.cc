@@ -58,7 +58,7 @@ int run(const char* source, const char* spelling, unsigned parts) {
       }
       const std::uint64_t cut = step.range.begin;
       if (cut == 0) continue;
-      const auto layout = view->impl().files->layout(step.file);
+      const auto layout = impl_of(*view).files->layout(step.file);
       if (kind_of_read(*layout, cut) == ReadKind::Gather ||
           kind_of_read(*layout, cut - 1) == ReadKind::Gather) {
         if (layout->segments[layout->find(cut)].begin + kSplitUnit < cut) ++tiled;

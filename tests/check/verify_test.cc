@@ -41,6 +41,36 @@ TEST(Verify, FollowsALinkInThePlaceOfADirectoryOfTheView) {
                                      Difference{"round", "extra file, not in the view"}));
 }
 
+TEST(Verify, PassesOverTheRecordsOfADownloadAndOfAnExport) {
+  const TemporaryDirectory directory;
+  directory.write("src/model.safetensors", safetensors_text({{"top", 10}}, 1));
+  const auto checkpoint = Checkpoint::open(directory / "src");
+  ASSERT_TRUE(checkpoint) << checkpoint.error().message();
+  const auto view = checkpoint->view("fp32-safetensors");
+  ASSERT_TRUE(view) << view.error().message();
+  for (const FileInfo file : view->files()) {
+    const Bytes bytes = view->open(file.path)->read(0, file.size).value();
+    directory.write("copy/" + std::string(file.path), bytes.span());
+  }
+  // As `hf download --local-dir copy` leaves them, and an export that was interrupted.
+  directory.write("copy/.cache/huggingface/.gitignore", "*");
+  directory.write("copy/.cache/huggingface/CACHEDIR.TAG", "x");
+  directory.write("copy/.cache/huggingface/download/model.safetensors.metadata", "x");
+  directory.write("copy/.ckfs-export.d/record.json", "{}");
+  const auto same = verify_directory(*view, directory / "copy", {});
+  ASSERT_TRUE(same) << same.error().message();
+  EXPECT_THAT(same->differences, testing::IsEmpty());
+
+  directory.write("copy/.cache/other", "x");
+  directory.write("copy/folder/.cache/huggingface/x", "x");
+  const auto more = verify_directory(*view, directory / "copy", {});
+  ASSERT_TRUE(more) << more.error().message();
+  EXPECT_THAT(more->differences,
+              testing::UnorderedElementsAre(
+                  Difference{".cache/other", "extra file, not in the view"},
+                  Difference{"folder/.cache/huggingface/x", "extra file, not in the view"}));
+}
+
 TEST(Verify, NamesTheTensorOfAFolderWithWeightsOfItsOwn) {
   const TemporaryDirectory directory;
   directory.write("src/model.safetensors", safetensors_text({{"top", 10}}, 1));

@@ -412,6 +412,11 @@ class Pages(Base):
             answer = self.server.ask(self.root + path)
             self.assertEqual((answer.status, answer.headers["Location"]), (301, self.root + path + "/"))
 
+    def test_a_directory_is_no_file_for_those_that_ask_whether_it_is_one(self):
+        """rclone, by S3 without a key."""
+        for path in (f"/{VIEW}", "/source/assets"):
+            self.assertEqual(self.server.ask(self.root + path, "HEAD").status, 404)
+
     def test_metrics_are_those_of_a_mount(self):
         answer = self.server.ask("/.ckfs/metrics")
         self.assertIn(b"ckfs_", answer.body)
@@ -463,6 +468,13 @@ class GoogleCloudStorage(Base):
         names = [item["name"] for item in page["items"]]
         self.assertEqual(names, [key for key in self.server.list().xml("Contents/Key")
                                  if f"{VIEW}/d" <= key < f"{VIEW}/z"])
+        name = f"{VIEW}@max_shard=1MB"
+        page = self.server.ask(f"{self.OBJECTS}?startOffset={urllib.parse.quote(name + '/', safe='')}"
+                               f"&endOffset={urllib.parse.quote(name + '0', safe='')}").json()
+        self.assertIn(f"{name}/model.safetensors.index.json", [item["name"] for item in page["items"]])
+        page = self.server.ask(f"{self.OBJECTS}?startOffset={urllib.parse.quote(name + '/', safe='')}"
+                               "&endOffset=z").json()
+        self.assertFalse([item["name"] for item in page["items"] if "@" in item["name"]])
         page = self.server.ask(f"{self.OBJECTS}?delimiter=%2F&maxResults=1").json()
         self.assertEqual(len(page["prefixes"]), 1)
         second = self.server.ask(f"{self.OBJECTS}?delimiter=%2F&pageToken={page['nextPageToken']}").json()

@@ -118,7 +118,7 @@ TEST_P(SourceOrders, NoChunkIsInTwoStepsAndNoByteInTwoPieces) {
     std::uint64_t decoded = 0;
     for (const FileId chunk : step.chunks) {
       EXPECT_TRUE(chunks.insert(chunk).second);
-      decoded += source.view->impl().definition->catalog->chunks().size(chunk);
+      decoded += impl_of(*source.view).definition->catalog->chunks().size(chunk);
     }
     EXPECT_EQ(step.decoded, decoded);
     for (const ExportStep& piece : step.pieces) {
@@ -170,7 +170,7 @@ TEST_P(SourceOrders, TheBytesAreThoseOfTheOrderOfTheFiles) {
 
 TEST_P(SourceOrders, EachChunkIsDecodedOnce) {
   const Source source(GetParam());
-  const View::Impl& view = source.view->impl();
+  const View::Impl& view = impl_of(*source.view);
   const std::uint64_t chunks = decode_cost(view, 1_GiB, 0).chunks;
   ASSERT_TRUE(source.write(out_, {.jobs = 2, .order = kTiny}).has_value());
   // The indexes of shards are read in the same way.

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import unittest
+import unittest.mock
 
 import fsspec
 import numpy
@@ -89,6 +90,25 @@ class Torch(Exported):
             list(self.model.iter_torch(["no such"]))
 
 
+class EndedEarly(support.TestCase):
+    def test_iteration_reads_no_more(self):
+        source, size = self.work(), 1 << 28
+        header = json.dumps({"small": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]},
+                             "big": {"dtype": "BF16", "shape": [1 << 13, 1 << 14],
+                                     "data_offsets": [8, 8 + size]}}).encode()
+        header += b" " * (-len(header) % 8)
+        with open(source / "model.safetensors", "wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.truncate(8 + len(header) + 8 + size)
+        model = ckfs.open(source, "fp32-safetensors", io="pread")
+        for name, value in model.iter_torch(["small", "big", "small"], ahead=1):
+            self.assertEqual((name, value.tolist()), ("small", [0, 0, 0, 0]))
+            break
+        self.assertLess(model.checkpoint.statistics()["source_bytes"], size // 2)
+        self.assertEqual([name for name, _ in model.iter_torch(["small", "small"], ahead=1)],
+                         ["small", "small"])
+
+
 class Dtypes(support.TestCase):
     def test_are_those_of_safetensors(self):
         tensors, content = {}, bytes(range(48))
@@ -112,6 +132,18 @@ class Dtypes(support.TestCase):
                     self.assertEqual(array.tobytes(), tensors[name][2])
                     self.assertTrue(numpy.array_equal(array, loaded[name].numpy(), equal_nan=True))
                     self.assertEqual(numpy.asarray(model[name]).tobytes(), array.tobytes())
+
+    def test_of_arrays_are_filled_where_they_are(self):
+        content = bytes(range(48))
+        tensor = ckfs.open(self.source(t=("F32", [3, 4], content)))["t"]
+        place = numpy.zeros((3, 4), "f4")
+        tensor.into(place)
+        self.assertEqual(place.tobytes(), content)
+        frozen, apart = numpy.zeros((3, 4), "f4"), numpy.zeros((3, 8), "f4")[:, ::2]
+        frozen.flags.writeable = False
+        for wrong in (frozen, apart, numpy.asfortranarray(place)):
+            with self.assertRaisesRegex(ckfs.InvalidArgumentError, "not writable and contiguous"):
+                tensor.into(wrong)
 
     def test_that_numpy_lacks_are_not_guessed(self):
         model = ckfs.open(PLAIN)
@@ -137,6 +169,14 @@ class Dlpack(support.TestCase):
         self.assertEqual(numpy.from_dlpack(model["f"]).tobytes(), content)
         self.assertEqual(torch.from_dlpack(model["f"][1:]).flatten().numpy().tobytes(), content[80:])
         self.assertEqual(model["f"].__dlpack_device__(), (1, 0))
+
+    def test_is_a_copy_in_memory_of_the_cpu(self):
+        tensor = ckfs.open(self.source(f=("F32", [2], bytes(8))))["f"]
+        with self.assertRaises(BufferError):
+            tensor.__dlpack__(dl_device=(2, 0))
+        with self.assertRaises(BufferError):
+            tensor.__dlpack__(copy=False)
+        self.assertEqual(torch.from_dlpack(tensor).tolist(), [0, 0])
 
     def test_lives_as_long_as_its_array(self):
         model = ckfs.open(self.source(f=("U8", [1 << 20], b"\7" * (1 << 20))))
@@ -200,6 +240,66 @@ class Modules(support.TestCase):
         strided = torch.zeros(4, 8).t()
         model.load_into({"one.weight": strided}, strict=False)
         self.assertTrue(torch.equal(strided, model["one.weight"].torch()))
+
+    def test_of_memory_that_is_not_their_values_are_filled_by_value(self):
+        """A conjugated view, and a slice with strides: torch's own copy is the reference."""
+        source = self.work()
+        values = torch.complex(torch.arange(6.).reshape(2, 3), torch.ones(2, 3))
+        safetensors.torch.save_file({"c": values}, source / "model.safetensors")
+        model = ckfs.open(source)
+        place = torch.zeros(2, 3, dtype=torch.complex64).conj()
+        model.load_into({"c": place})
+        self.assertTrue(torch.equal(place, values))
+        base = torch.zeros(2, 6, dtype=torch.complex64)
+        model.load_into({"c": base[:, ::2]})
+        self.assertTrue(torch.equal(base[:, ::2], values))
+        self.assertFalse(base[:, 1::2].any())
+        for wrong in (place, base[:, ::2], torch.zeros(2, 3, dtype=torch.complex64).to_sparse(),
+                      torch.zeros(2, 3, dtype=torch.complex64, device="meta")):
+            with self.assertRaisesRegex(ckfs.InvalidArgumentError, "contiguous tensor of the CPU"):
+                model["c"].into(wrong)
+
+    def test_may_hold_what_is_no_tensor(self):
+        source, state = self.checkpoint()
+
+        class Counting(self.Net):
+            def get_extra_state(self):
+                return {"count": 3}
+
+            def set_extra_state(self, state):
+                pass
+
+        model = ckfs.open(source)
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "missing _extra_state"):
+            model.load_into(Counting())
+        net = Counting()
+        self.assertEqual(model.load_into(net, strict=False).missing_keys, ["_extra_state"])
+        self.assertTrue(torch.equal(net.two.bias, state["two.bias"]))
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "one.bias: the target is a ndarray"):
+            model.load_into({"one.bias": numpy.zeros(8, "f4")}, strict=False)
+
+    def test_miss_a_tensor_that_only_begins_where_another_does(self):
+        source = self.work()
+        safetensors.torch.save_file({"q": torch.ones(2, 4)}, source / "model.safetensors")
+        fused = torch.zeros(6, 4)
+        model = ckfs.open(source)
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "missing qkv"):
+            model.load_into({"q": fused[:2], "qkv": fused})
+        result = model.load_into({"q": fused[:2], "qkv": fused}, strict=False)
+        self.assertEqual(result.missing_keys, ["qkv"])
+        self.assertEqual(fused.sum(), 8)
+
+    def test_of_one_place_under_two_names_have_the_last_as_in_torch(self):
+        for first, last in ((torch.ones(4), torch.full((4,), 2.)),
+                            (torch.ones(4), torch.full((4,), 2., dtype=torch.float16)),
+                            (torch.ones(4, dtype=torch.float16), torch.full((4,), 2.))):
+            source = self.work()
+            safetensors.torch.save_file({"a": first, "b": last}, source / "model.safetensors")
+            place = torch.zeros(4)
+            ckfs.open(source).load_into({"b": place, "a": place})
+            self.assertTrue(torch.equal(place, first.float()))
+            ckfs.open(source).load_into({"a": place, "b": place})
+            self.assertTrue(torch.equal(place, last.float()))
 
     def test_may_share_a_tensor_under_two_names(self):
         source, state = self.checkpoint()
@@ -268,6 +368,52 @@ class Fsspec(support.TestCase):
     def test_opens_chained_urls(self):
         with fsspec.open(f"ckfs://source/config.json::{PLAIN}") as file:
             self.assertEqual(file.read(), (PLAIN / "config.json").read_bytes())
+
+    def test_takes_a_source_as_a_path_or_a_location_and_nothing_else(self):
+        for protocol in (None, "file", "local"):
+            system = _fsspec.CkfsFileSystem(str(PLAIN), protocol)
+            self.assertIn("source", system.ls("", detail=False))
+        for protocol, source in (("gcs", "gs://bucket/a"), ("s3a", "s3://bucket/a"),
+                                 ("hf", "hf://bucket/a")):
+            with unittest.mock.patch.object(_fsspec, "Checkpoint") as opened:
+                _fsspec.CkfsFileSystem("bucket/a", protocol, skip_instance_cache=True)
+            opened.assert_called_once_with(source)
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "memory://bucket/a: not a source"):
+            _fsspec.CkfsFileSystem("bucket/a", "memory")
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, r"options of s3 \(key\) do not reach"):
+            _fsspec.CkfsFileSystem("bucket/a", "s3", {"key": "k"})
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "no source"):
+            fsspec.filesystem("ckfs")
+
+    def test_gives_options_and_parameters(self):
+        url = f"ckfs://bf16-safetensors@max_shard=1MB/model.safetensors.index.json::{FP8}"
+        with fsspec.open(url, "rt", ckfs={"options": {"memory": "64MiB"}}) as file:
+            index = json.load(file)
+        self.assertEqual(set(index["weight_map"]), set(ckfs.open(FP8)))
+        system = fsspec.filesystem("ckfs", fo=str(FP8), options={"memory": "64MiB"})
+        with self.assertRaises(FileNotFoundError) as raised:
+            system.open("bf16-safetensors/none.json")
+        self.assertEqual(raised.exception.errno, 2)
+        with self.assertRaises(FileNotFoundError):
+            system.open("bf17-safetensors/config.json")
+        with self.assertRaises(IsADirectoryError):
+            system.open("bf16-safetensors")
+        self.assertEqual(system.ls("bf16-safetensors/config.json", detail=False),
+                         ["bf16-safetensors/config.json"])
+
+    def test_has_directories_in_directories(self):
+        source = self.source(t=("U8", [4], b"1234"))
+        for path in ("assets/notes/read.txt", "assets/one.txt", "assets/notes/more/two.txt"):
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            (source / path).write_text(path)
+        system = fsspec.filesystem("ckfs", fo=str(source))
+        self.assertEqual(sorted(system.ls("source/assets", detail=False)),
+                         ["source/assets/notes", "source/assets/one.txt"])
+        self.assertEqual(system.info("source/assets/notes")["type"], "directory")
+        self.assertEqual(sorted(system.find("source/assets")),
+                         ["source/assets/notes/more/two.txt", "source/assets/notes/read.txt",
+                          "source/assets/one.txt"])
+        self.assertEqual(system.glob("source/assets/**/two.txt"), ["source/assets/notes/more/two.txt"])
 
     def test_lists_and_reads_ranges(self):
         system = fsspec.filesystem("ckfs", fo=str(FP8))

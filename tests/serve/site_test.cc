@@ -34,6 +34,24 @@ TEST(Access, KeepsWhatIsBehindTheFirstColonOfTheFirstLine) {
   EXPECT_EQ(key->secret, "se:cr et/+=");
 }
 
+TEST(Access, SaysWhichSignaturesItTakes) {
+  const AwsKeys key{.id = "me", .secret = "not much of a secret", .session_token = {}};
+  ServeRequest presigned;
+  presigned.method = "GET";
+  presigned.path = "/model/source/config.json";
+  presigned.query = {{"AWSAccessKeyId", "me"}, {"Signature", "c2ln"}, {"Expires", "2000000000"}};
+  ServeRequest signed_by_2 = presigned;
+  signed_by_2.query = {};
+  signed_by_2.headers = {{"authorization", "AWS me:c2ln"}};
+  for (const ServeRequest& request : {presigned, signed_by_2}) {
+    const auto refusal = check_key(request, key, 1'700'000'000);
+    ASSERT_TRUE(refusal);
+    EXPECT_EQ(refusal->status, 400);
+    EXPECT_EQ(refusal->code, "InvalidRequest");
+    EXPECT_NE(refusal->text.find("s3v4"), std::string::npos) << refusal->text;
+  }
+}
+
 TEST(Access, TakesTheNamesOfThisMachineAlone) {
   for (const std::string_view own : {"", "localhost", "bucket.localhost", "127.0.0.1", "[::1]"}) {
     EXPECT_TRUE(is_own_name(own)) << own;

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -68,6 +69,7 @@ class Wheel(unittest.TestCase):
         directory = next(self.content.glob("*.dist-info")) / "licenses"
         self.assertIn("Apache License", (directory / "LICENSE").read_text())
         self.assertIn("GNU Lesser General Public", (directory / "libfuse3-dev.txt").read_text())
+        self.assertIn("Version 2.1, February 1999", (directory / "LGPL-2.1.txt").read_text())
         self.assertIn("./dev wheel", (directory / "LIBRARIES.md").read_text())
 
     def test_its_program_works(self):
@@ -86,6 +88,29 @@ class Wheel(unittest.TestCase):
         self.assertRegex(done.stderr, r"127\.0\.0\.1")
         self.assertNotIn("ckfs-fetcher", done.stderr)
 
+    def test_its_package_finds_its_fetcher(self):
+        program = ("import ckfs\n"
+                   "try: ckfs.open('http://127.0.0.1:9/model.safetensors', timeout=2)\n"
+                   "except ckfs.IoError as error: print(error)\n")
+        told = run(self.bin / "python", "-c", program, env=self.environment)
+        self.assertIn("127.0.0.1", told)
+        self.assertNotIn("ckfs-fetcher", told)
+
+    def test_its_server_serves(self):
+        with subprocess.Popen([self.bin / "ckfs", "serve", SOURCE, "--listen", "127.0.0.1:0"],
+                              env=self.environment, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                url = server.stdout.readline().strip()
+                for view in ("source", "bf16-safetensors"):
+                    expected = subprocess.run(
+                        [self.bin / "ckfs", "cat", SOURCE, f"{view}/config.json"],
+                        env=self.environment, capture_output=True, check=True).stdout
+                    with urllib.request.urlopen(f"{url}{view}/config.json", timeout=60) as answer:
+                        self.assertEqual(answer.read(), expected)
+            finally:
+                server.terminate()
+        self.assertEqual(server.returncode, 0)
+
     def test_its_package_passes_its_tests(self):
         for name in ("test_model.py",):
             run(self.bin / "python", ROOT / "tests/python" / name, cwd=self.work,
@@ -100,8 +125,18 @@ class Wheel(unittest.TestCase):
                          "True False\n")
 
     def test_other_libraries_find_it(self):
-        entries = next(self.content.glob("*.dist-info")) / "entry_points.txt"
-        self.assertIn("[fsspec.specs]\nckfs = ckfs._fsspec:CkfsFileSystem", entries.read_text())
+        """fsspec, which is of .venv/hf, opens a URL as docs/PYTHON.md has it."""
+        found = next((ROOT / ".venv/hf/lib").glob("python3*/site-packages/fsspec"))
+        (self.work / "path").mkdir()
+        (self.work / "path/fsspec").symlink_to(found)
+        (self.work / "DeepSeek-V3").symlink_to(SOURCE)
+        program = ("import fsspec, sys\n"
+                   "with fsspec.open('ckfs://bf16-safetensors/config.json::DeepSeek-V3') as file:\n"
+                   "    sys.stdout.buffer.write(file.read())\n")
+        told = run(self.bin / "python", "-c", program, cwd=self.work,
+                   env={**self.environment, "PYTHONPATH": str(self.work / "path")})
+        self.assertEqual(told, run(self.bin / "ckfs", "cat", SOURCE, "bf16-safetensors/config.json",
+                                   env=self.environment))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from typing import Any, Callable, Optional, Union
 
 from . import _native, errors
 from ._model import Checkpoint, File, LoadResult, Model, Progress, Tensor, open
-from ._mounted import mounted, program
+from ._mounted import mounted
+from ._programs import program
 from ._safe_open import safe_open
 from .errors import (CorruptError, Error, InternalError, InvalidArgumentError, IoError, NotFoundError,
                      OutOfMemoryError, StaleError, StoppedError, TensorNotFoundError, UnsupportedError)

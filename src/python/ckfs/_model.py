@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 from . import _native, dtypes, errors
 from ._native import TASK
+from ._programs import show_fetcher
 from ._progress import follow
 
 Progress = Union[None, bool, Callable[[int, int], None]]
@@ -56,6 +57,8 @@ class Checkpoint:
 
     def __init__(self, source: Union[str, os.PathLike], **options: Any):
         self.source = os.fspath(source)
+        if "://" in os.fsdecode(self.source):
+            show_fetcher()
         self._handle = _native.Handle("ckfs_close")
         _native.call("ckfs_open", os.fsencode(self.source), _native.options(options), TASK,
                      ctypes.byref(self._handle.pointer))
@@ -208,14 +211,25 @@ class Tensor:
         return out if device is None else out.to(device)
 
     def jax(self):
-        """A new jax array on the default device."""
+        """A new jax array on the default device. Raises UnsupportedError for 64 bits where jax has
+        them switched off, which would make 32 of them."""
         import jax.numpy
 
-        return jax.numpy.asarray(self.numpy())
+        array = self.numpy()
+        out = jax.numpy.asarray(array)
+        if out.dtype != array.dtype:
+            raise errors.UnsupportedError(
+                f"{self.name}: jax makes {out.dtype} of {array.dtype} "
+                "(jax.config.update(\"jax_enable_x64\", True), or numpy())")
+        return out
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         from . import _dlpack
 
+        if dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError(f"{self.name}: is read to the CPU (device {dl_device})")
+        if copy is False:
+            raise BufferError(f"{self.name}: to read a tensor is to copy it")
         return _dlpack.capsule(self)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -235,17 +249,40 @@ def _torch_place(tensor: Tensor, pin_memory: bool = False):
 def _place(buffer: Any, name: str) -> Tuple[int, int, Any]:
     """Address and size of memory to write to, and what keeps it where it is."""
     if hasattr(buffer, "data_ptr"):  # torch
-        if buffer.device.type != "cpu" or not buffer.is_contiguous():
+        if not _has_plain_bytes(buffer):
             raise errors.InvalidArgumentError(
                 f"{name}: the place is not a contiguous tensor of the CPU")
         return buffer.data_ptr(), buffer.numel() * buffer.element_size(), buffer
+    wrong = errors.InvalidArgumentError(f"{name}: the place is not writable and contiguous")
+    interface = getattr(buffer, "__array_interface__", None)
+    if interface is not None:  # numpy, whose arrays of ml_dtypes are no buffers
+        address, is_readonly = interface["data"]
+        if is_readonly or interface.get("strides") is not None:
+            raise wrong
+        return address, buffer.nbytes, buffer
     view = memoryview(buffer)
     if view.readonly or not view.c_contiguous:
-        raise errors.InvalidArgumentError(f"{name}: the place is not writable and contiguous")
+        raise wrong
     if view.nbytes == 0:
         return 0, 0, view
     held = (ctypes.c_char * view.nbytes).from_buffer(view)
     return ctypes.addressof(held), view.nbytes, held
+
+
+def _has_plain_bytes(place: Any) -> bool:
+    """Whether a torch tensor is what its memory says, row by row: it is not on another device, no view
+    with strides or a conjugation that is still to be done, no parts elsewhere (a DTensor, a sparse or
+    quantized tensor)."""
+    import torch
+
+    if place.device.type != "cpu" or place.layout != torch.strided or place.is_quantized:
+        return False
+    if not place.is_contiguous() or place.is_conj() or place.is_neg():
+        return False
+    try:
+        return place.numel() == 0 or place.untyped_storage().data_ptr() != 0
+    except (RuntimeError, NotImplementedError):  # of a subclass without memory of its own
+        return False
 
 
 class Model(collections.abc.Mapping):
@@ -325,7 +362,7 @@ class Model(collections.abc.Mapping):
     # Many tensors.
 
     def _read(self, reads: List[Tuple[Tensor, int, int]], jobs: int = 0,
-              progress: Progress = None) -> None:
+              progress: Progress = None, task: Optional[_native.Handle] = None) -> None:
         handle = self._handle
         if handle is None:
             raise errors.InvalidArgumentError(f"{self.view}: closed")
@@ -334,7 +371,7 @@ class Model(collections.abc.Mapping):
               for tensor, address, size in reads))
         with follow(progress, "read") as told:
             _native.call("ckfs_read_tensors", handle.pointer, array, len(reads), jobs, TASK,
-                         progress=told)
+                         progress=told, task=task)
 
     def read_into(self, places: collections.abc.Mapping, *, jobs: int = 0,
                   progress: Progress = None) -> None:
@@ -352,7 +389,8 @@ class Model(collections.abc.Mapping):
     def iter_torch(self, names: Optional[Iterable[str]] = None, *, ahead: int = 256 << 20,
                    jobs: int = 0) -> Iterator[Tuple[str, Any]]:
         """Yields pairs of names and torch tensors, in the order of the view's files or of `names`.
-        While the caller uses some, the next are read: about `ahead` bytes of them."""
+        While the caller uses some, the next are read: about `ahead` bytes of them. When the loop ends
+        early, so does reading."""
         import concurrent.futures
 
         def batches():
@@ -367,27 +405,39 @@ class Model(collections.abc.Mapping):
             if batch:
                 yield batch
 
-        def read(batch):
+        def read(batch, task):
             places = [_torch_place(tensor) for tensor in batch]
             self._read([(tensor, place.data_ptr(), tensor.nbytes)
-                        for tensor, place in zip(batch, places)], jobs)
+                        for tensor, place in zip(batch, places)], jobs, task=task)
             return [(tensor.name, place) for tensor, place in zip(batch, places)]
 
-        with concurrent.futures.ThreadPoolExecutor(1) as reader:
-            waiting: collections.deque = collections.deque()
+        reader = concurrent.futures.ThreadPoolExecutor(1)
+        waiting: collections.deque = collections.deque()  # with the task of each
+
+        def first():
+            result = waiting[0][0].result()  # stays in line: an interrupt while it is waited for stops it
+            waiting.popleft()
+            return result
+
+        try:
             for batch in batches():
-                waiting.append(reader.submit(read, batch))
+                task = _native.new_task()
+                waiting.append((reader.submit(read, batch, task), task))
                 if len(waiting) > 1:
-                    yield from waiting.popleft().result()
+                    yield from first()
             while waiting:
-                yield from waiting.popleft().result()
+                yield from first()
+        finally:
+            for _, task in waiting:
+                _native.library.ckfs_task_stop(task.pointer)
+            reader.shutdown(cancel_futures=True)
 
     def load_into(self, target: Any, *, strict: bool = True, jobs: int = 0,
                   progress: Progress = None) -> LoadResult:
         """Fills the parameters and buffers of a torch module, or the tensors of a dict by name.
 
-        Where dtypes are equal, bytes go straight to their places; otherwise a tensor is read and
-        copied, as torch's load_state_dict() does it. With `strict`, names of the target that the view
+        Where dtypes are equal, bytes go straight to their places; otherwise, and for places on another
+        device, tensors are read ahead and copied, as torch's load_state_dict() does it. With `strict`, names of the target that the view
         does not have, or the other way round, are an error, before anything is read. (A tensor that
         shares its memory with one that is there is not missing.) Shapes must be equal. Raises
         InvalidArgumentError; those of reading.
@@ -396,18 +446,25 @@ class Model(collections.abc.Mapping):
 
         wanted: Dict[str, Any] = (target.state_dict(keep_vars=True) if hasattr(target, "state_dict")
                                   else dict(target))
-        missing = [name for name in wanted if name not in self]
         found = {name: place for name, place in wanted.items() if name in self}
-        filled = {place.data_ptr() for place in found.values() if place.numel()}
-        missing = [name for name in missing if wanted[name].data_ptr() not in filled]
+        for name, place in found.items():
+            if not isinstance(place, torch.Tensor):
+                raise errors.InvalidArgumentError(
+                    f"{name}: the target is a {type(place).__name__}, not a torch tensor")
+        filled = {_memory_of(place) for place in found.values()} - {None}
+        missing = [name for name, place in wanted.items()
+                   if name not in found and _memory_of(place) not in filled]
         unexpected = [name for name in self if name not in wanted]
         if strict and (missing or unexpected):
             raise errors.InvalidArgumentError(
                 f"{self.view}: names differ: {_some('missing', missing)}"
                 f"{'; ' if missing and unexpected else ''}{_some('unexpected', unexpected)} "
                 "(strict=False loads what is in both)")
+        # Of one place under two names the last counts, as in torch.
+        last = {_memory_of(place) or name: name for name, place in found.items()}
         direct, copied = [], []
-        for name, place in found.items():
+        for name in last.values():
+            place = found[name]
             tensor = self[name]
             if place.device.type == "meta":
                 raise errors.InvalidArgumentError(
@@ -415,15 +472,16 @@ class Model(collections.abc.Mapping):
             if tuple(place.shape) != tuple(dtypes.torch_shape(tensor.dtype, tensor.shape)):
                 raise errors.InvalidArgumentError(
                     f"{name}: shape {list(tensor.shape)} does not fit {list(place.shape)}")
-            same = (place.device.type == "cpu" and place.is_contiguous()
-                    and place.dtype == dtypes.torch_dtype(tensor.dtype))
+            same = place.dtype == dtypes.torch_dtype(tensor.dtype) and _has_plain_bytes(place)
             (direct if same else copied).append((tensor, place))
+        copied.sort(key=lambda pair: pair[0]._index)
         with torch.no_grad():
             self._read([(tensor, place.data_ptr(), tensor.nbytes) for tensor, place in direct], jobs,
                        progress)
-            for start in range(0, len(copied), 64):
-                for tensor, place in copied[start:start + 64]:
-                    place.copy_(tensor.torch())
+            names = [tensor.name for tensor, _ in copied]
+            values = self.iter_torch(names, ahead=_CAST_AHEAD, jobs=jobs)
+            for (_, value), (_, place) in zip(values, copied):
+                place.copy_(value)
         return LoadResult(missing, unexpected)
 
     # Files.
@@ -501,6 +559,21 @@ class Model(collections.abc.Mapping):
 
     def __repr__(self) -> str:
         return f"<ckfs.Model {self.source!r} {self.view!r}: {self._tensors} tensors, {self._files} files>"
+
+
+# Bytes that are read ahead of casts and of copies to a device.
+_CAST_AHEAD = 64 << 20
+
+
+def _memory_of(place: Any) -> Optional[tuple]:
+    """What two names of one tensor share; None: the place has no memory of its own."""
+    try:
+        where = place.untyped_storage().data_ptr()
+        if not where or not place.numel():
+            return None
+        return (str(place.device), place.data_ptr(), place.dtype, tuple(place.shape), place.stride())
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return None
 
 
 def _some(word: str, names: List[str]) -> str:

@@ -4,24 +4,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import shutil
 import subprocess
-import sysconfig
 import tempfile
 from typing import Any, Iterator, List, Union
 
 from . import errors
-
-
-def program() -> str:
-    """The program `ckfs`: that of the wheel, else the one in PATH. Raises NotFoundError."""
-    named = os.environ.get("CKFS_BIN")
-    own = os.path.join(sysconfig.get_path("scripts"), "ckfs")
-    for candidate in (named, own, shutil.which("ckfs")):
-        if candidate and os.access(candidate, os.X_OK):
-            return candidate
-    raise errors.NotFoundError("the program ckfs is not installed (it comes with the wheel; CKFS_BIN "
-                               "names one elsewhere)")
+from ._programs import program
 
 
 @contextlib.contextmanager

@@ -187,17 +187,27 @@ _idle = collections.deque()
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def call(name, *arguments, progress=None):
+def new_task():
+    """What another thread can stop a call by: ckfs_task_stop(task.pointer)."""
+    task = Handle("ckfs_task_free")
+    check(library.ckfs_task_new(ctypes.byref(task.pointer)))
+    return task
+
+
+def call(name, *arguments, progress=None, task=None):
     """Calls a function whose argument TASK is a task; raises its error, and KeyboardInterrupt.
 
-    `progress(done, total)` is called by this thread, in bytes, some times a second.
+    `progress(done, total)` is called by this thread, in bytes, some times a second. With a `task` of
+    the caller's, this thread makes the call, and hears no signal before it ends.
     """
     function = getattr(library, name)
+    if task is not None:
+        check(function(*(task.pointer if each is TASK else each for each in arguments)))
+        return
     if threading.current_thread() is not threading.main_thread() and progress is None:
         check(function(*(None if each is TASK else each for each in arguments)))
         return
-    task = Handle("ckfs_task_free")
-    check(library.ckfs_task_new(ctypes.byref(task.pointer)))
+    task = new_task()
     words = [task.pointer if each is TASK else each for each in arguments]
     _wait(lambda: function(*words), task, progress)
 

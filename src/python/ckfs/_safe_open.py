@@ -108,7 +108,9 @@ class safe_open:  # noqa: N801: the name is safetensors'
 
     def metadata(self) -> Optional[Dict[str, str]]:
         """`__metadata__` of the file, or of the view's first file with tensors."""
-        path = self._file or next(file.path for file in self._model.files() if file.tensors)
+        path = self._file or next((file.path for file in self._model.files() if file.tensors), None)
+        if path is None:
+            return None
         with self._model.open_file(path) as file:
             size, = struct.unpack("<Q", file.read(8))
             return json.loads(file.read(size)).get("__metadata__")

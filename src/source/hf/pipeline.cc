@@ -2,6 +2,7 @@
 #include "source/hf/pipeline.h"
 
 #include "format/json_tree.h"
+#include "source/source_tree.h"
 
 namespace ckfs {
 
@@ -37,8 +38,8 @@ std::optional<bool> module_has_weights(std::string_view type) {
 }
 
 std::optional<std::string_view> folder_of_mark(std::string_view mark) {
-  constexpr std::string_view kHub = ".cache/huggingface/download/";
-  if (mark.starts_with(kHub)) mark.remove_prefix(kHub.size());
+  const std::string hub = fmt::format("{}/download/", kDownloadFolder);
+  if (mark.starts_with(hub)) mark.remove_prefix(hub.size());
   const std::string_view folder = mark.substr(0, mark.rfind('/') + 1);
   const std::string_view name = mark.substr(folder.size());
   const bool is_model =

@@ -21,6 +21,9 @@
 #include "source/file_role.h"
 #include "source/numbered_files.h"
 #include "source/source_tree.h"
+#include "view/dcp_view.h"
+#include "view/megatron_view.h"
+#include "view/program_names.h"
 
 namespace ckfs {
 namespace {
@@ -433,6 +436,18 @@ void add_views(const Checkpoint& checkpoint, InspectDetail detail, std::string& 
   }
 }
 
+constexpr std::string_view kTitanView = "dcp@names=torchtitan";
+
+/// Whether the model can be shown as torchtitan loads it: only the rules know, so it is made.
+bool has_titan_view(const Checkpoint& checkpoint) {
+  const Recipes& recipes = checkpoint.impl().recipes;
+  const std::shared_ptr<const Catalog>& catalog = checkpoint.impl().catalog;
+  const Result<ConfigNumbers> config = config_numbers(*catalog);
+  if (!config || recipes.find_program(kTorchTitanNames, *config) == nullptr) return false;
+  const auto spec = parse_view_spec(kTitanView);
+  return spec && define_view(catalog, *spec, recipes).has_value();
+}
+
 /// What to type next, with `source` as the user wrote it.
 void add_next_commands(const Checkpoint& checkpoint, std::string_view source, std::string& text) {
   const Out out(text);
@@ -452,6 +467,14 @@ void add_next_commands(const Checkpoint& checkpoint, std::string_view source, st
     if (!is_there(view)) continue;
     fmt::format_to(out, "  MaxText: load_parameters_path=$PWD/view/{}/0/items scan_layers={}\n",
                    view, scanned);
+  }
+  if (is_there(kMegatronView)) {
+    fmt::format_to(out,
+                   "  Megatron: --load $PWD/view/{} --finetune --no-load-optim --no-load-rng\n",
+                   kMegatronView);
+  }
+  if (is_there(kDcpView) && has_titan_view(checkpoint)) {
+    fmt::format_to(out, "  torchtitan: --checkpoint.initial_load_path=$PWD/view/{}\n", kTitanView);
   }
 }
 

@@ -1,21 +1,47 @@
 // Nothing of the checkpoint says how a loader shards its model, and dcp.load cuts chunks as it
 // needs them. So a chunk is a whole tensor, except tensors of many experts, which are cut by
-// expert.
+// expert, and large ones.
 #include "view/dcp_view.h"
 
 #include <algorithm>
 
 #include "format/torch_names.h"
 #include "view/hf_model.h"
+#include "view/program_model.h"
 
 namespace ckfs {
 namespace {
 
 /// Whether the tensor has an expert for each index of its first dimension.
 std::size_t has_experts(const ModelTensor& tensor) {
-  return tensor.name.find(".experts.") != std::string_view::npos && tensor.expr.shape().size() > 2
+  return tensor.name.find("experts.") != std::string_view::npos && tensor.expr.shape().size() > 2
              ? 1
              : 0;
+}
+
+/// The model under the names that `names` says.
+Result<std::shared_ptr<Definition>> define_tensors(std::shared_ptr<const Catalog> catalog,
+                                                   const ViewSpec& spec, const Recipes& recipes) {
+  const std::string_view names = parameter_of(spec, "names", kHuggingFaceNames);
+  const auto experts = spec.parameters.find("experts");
+  if (names != kHuggingFaceNames) {
+    if (experts != spec.parameters.end()) {
+      return fail(ErrorCode::InvalidArgument,
+                  "{}: names={} has a layout of experts of its own (leave experts={} out)",
+                  kDcpView, names, experts->second);
+    }
+    return define_program_model(std::move(catalog), {.program = names, .spec = spec}, recipes);
+  }
+  const ViewRow& row = dcp_model_row(spec);
+  ViewSpec model{std::string(row.name), {}};
+  for (const std::string_view key : {"experts", "unscaled"}) {
+    const auto said = spec.parameters.find(key);
+    if (said != spec.parameters.end()) model.parameters.insert(*said);
+  }
+  CKFS_TRY(std::shared_ptr<Definition> definition,
+           define_hf_model(std::move(catalog), row, model, recipes));
+  definition->spec = spec;
+  return definition;
 }
 
 }  // namespace
@@ -64,15 +90,8 @@ std::vector<Obstacle> dcp_obstacles(const Catalog& catalog, const ViewRow& row, 
 
 Result<std::shared_ptr<Definition>> define_dcp(std::shared_ptr<const Catalog> catalog,
                                                const ViewSpec& spec, const Recipes& recipes) {
-  const ViewRow& row = dcp_model_row(spec);
-  ViewSpec model{std::string(row.name), {}};
-  for (const std::string_view key : {"experts", "unscaled"}) {
-    const auto said = spec.parameters.find(key);
-    if (said != spec.parameters.end()) model.parameters.insert(*said);
-  }
   CKFS_TRY(std::shared_ptr<Definition> definition,
-           define_hf_model(std::move(catalog), row, model, recipes));
-  definition->spec = spec;
+           define_tensors(std::move(catalog), spec, recipes));
   definition->packaging = {
       .container = ContainerKind::Dcp, .placement = Placement::Split, .dcp = {.planner = true}};
   cut_leading(*definition, has_experts);

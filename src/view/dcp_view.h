@@ -1,5 +1,5 @@
 // The view that has the tensors of a Hugging Face view in a checkpoint of
-// torch.distributed.checkpoint, for dcp.load.
+// torch.distributed.checkpoint, for dcp.load; under the names of that view, or of torchtitan.
 #pragma once
 
 #include <memory>
@@ -14,6 +14,7 @@
 namespace ckfs {
 
 inline constexpr std::string_view kDcpView = "dcp";
+inline constexpr std::string_view kHuggingFaceNames = "hf";  // what `names` says of them
 
 /// Cuts each tensor into a part for each index of its leading dimensions, as many of them as
 /// `dimensions` says, and no more than it has.
@@ -30,7 +31,8 @@ std::vector<Obstacle> part_obstacles(const Catalog& catalog);
 std::vector<Obstacle> dcp_obstacles(const Catalog& catalog, const ViewRow& row, Unscaled unscaled);
 
 /// Requires: dcp_obstacles() of dcp_model_row() is empty; `spec` is normalized and of this view.
-/// Errors: those of define_hf_model().
+/// Errors: those of define_hf_model(), or of define_program_model() with another `names`;
+/// InvalidArgument (`experts` with such names).
 Result<std::shared_ptr<Definition>> define_dcp(std::shared_ptr<const Catalog> catalog,
                                                const ViewSpec& spec, const Recipes& recipes);
 

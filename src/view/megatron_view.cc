@@ -8,40 +8,18 @@
 
 #include <algorithm>
 
-#include "base/natural_order.h"
 #include "base/text.h"
 #include "format/torch_zip_writer.h"
 #include "view/dcp_view.h"
 #include "view/hf_model.h"
-#include "view/maxtext_tree.h"
+#include "view/program_model.h"
+#include "view/program_names.h"
 
 namespace ckfs {
 namespace {
 
 constexpr std::string_view kDirectory = "release/";
 constexpr std::string_view kLayerPrefix = "decoder.layers.";
-constexpr std::string_view kRouterBias = ".e_score_correction_bias";
-
-/// The view of the model that the rules begin with.
-ViewSpec model_view(const ViewSpec& spec, const ProgramRules& rules) {
-  const std::string_view dtype = parameter_of(spec, "dtype", "bf16");
-  ViewSpec model{fmt::format("{}-safetensors", dtype), {}};
-  if (!rules.experts.empty()) model.parameters.emplace("experts", rules.experts);
-  const auto unscaled = spec.parameters.find("unscaled");
-  if (unscaled != spec.parameters.end()) model.parameters.insert(*unscaled);
-  return model;
-}
-
-Result<const ProgramRules*> find_rules(const ConfigNumbers& config, const Recipes& recipes) {
-  const ProgramRules* const rules = recipes.find_program("megatron", config);
-  if (rules != nullptr && !rules->write.rules.empty()) return rules;
-  const std::vector<std::string> models = recipes.models(config);
-  return fail(ErrorCode::Unsupported,
-              "no rules lead from this model to Megatron's names ({}; --family names another, "
-              "--recipe adds rules: ckfs-recipe(5))",
-              models.empty() ? "config.json has no model_type"
-                             : fmt::format("model_type {}", one_line(models.front())));
-}
 
 /// Whether the layers of the tensor are its first dimension.
 bool is_stacked(std::string_view name) {
@@ -96,19 +74,6 @@ void add_files(Definition& definition, bool stacked) {
   add(kDirectory, "common.pt", common_file(stacked));
 }
 
-/// Routers' biases in F32 again, where the source has them so and the view casts.
-Result<void> keep_router_biases(const std::shared_ptr<const Catalog>& catalog,
-                                std::vector<ModelTensor>& tensors) {
-  for (ModelTensor& tensor : tensors) {
-    if (!tensor.name.ends_with(kRouterBias) || tensor.expr.dtype() == DType::F32) continue;
-    const auto stored = catalog->find(tensor.name);
-    if (!stored || catalog->value_dtype(*stored) != DType::F32) continue;
-    tensor.expr = TensorExpr::stored(*catalog, *stored);
-    tensor.exactness = exactness_of(*catalog, *stored, DType::F32);
-  }
-  return {};
-}
-
 }  // namespace
 
 MegatronView find_megatron_view(const std::shared_ptr<const Catalog>& catalog,
@@ -130,28 +95,14 @@ MegatronView find_megatron_view(const std::shared_ptr<const Catalog>& catalog,
 Result<std::shared_ptr<Definition>> define_megatron(std::shared_ptr<const Catalog> catalog,
                                                     const ViewSpec& spec, const Recipes& recipes) {
   const bool stacked = parameter_of(spec, "layers", "numbered") == "stacked";
-  CKFS_TRY(ConfigNumbers config, config_numbers(*catalog));
-  CKFS_TRY(const ProgramRules* const rules, find_rules(config, recipes));
-  for (const auto& [key, number] : rules->config) config.set_default(key, number);
-  config.set("view.stacked", stacked ? 1 : 0);
-  const ViewSpec model = model_view(spec, *rules);
-  const ViewRow& row = *find_view_row(model.view);
-  if (!hf_model_obstacles(*catalog, row, unscaled_of(spec)).empty()) {
-    return fail(ErrorCode::Unsupported, "{}: the source does not give {}", kMegatronView,
-                model.view);
-  }
-  CKFS_TRY(std::shared_ptr<Definition> definition, define_hf_model(catalog, row, model, recipes));
-  CKFS_TRY_VOID(keep_router_biases(catalog, definition->tensors));
-  TensorList list{.names = std::move(definition->names),
-                  .tensors = std::move(definition->tensors),
-                  .lender = std::move(definition->lender)};
-  auto made = apply_rules(rules->write, config, std::move(list));
-  if (!made) return Failure(made.error().within(std::string(kMegatronView)));
-  list = without_axes(*std::move(made));
-  // The same files, whatever order the source has.
-  std::ranges::sort(list.tensors, natural_less, &ModelTensor::name);
+  CKFS_TRY(
+      std::shared_ptr<Definition> definition,
+      define_program_model(
+          std::move(catalog),
+          {.program = kMegatronNames, .spec = spec, .numbers = {{"view.stacked", stacked ? 1 : 0}}},
+          recipes));
   if (stacked) {
-    for (const ModelTensor& tensor : list.tensors) {
+    for (const ModelTensor& tensor : definition->tensors) {
       if (!tensor.name.starts_with(kLayerPrefix) || is_stacked(tensor.name)) continue;
       return fail(ErrorCode::Unsupported,
                   "{}: layers=stacked: \"{}\": not all layers are alike (Megatron numbers them "
@@ -159,10 +110,6 @@ Result<std::shared_ptr<Definition>> define_megatron(std::shared_ptr<const Catalo
                   kMegatronView, one_line(tensor.name));
     }
   }
-  definition->names = std::move(list.names);
-  definition->tensors = std::move(list.tensors);
-  definition->lender = std::move(list.lender);
-  definition->spec = spec;
   cut_leading(*definition, numbering_dimensions);
   definition->packaging = {.container = ContainerKind::Dcp,
                            .placement = Placement::Split,

@@ -10,9 +10,6 @@
 namespace ckfs {
 namespace {
 
-constexpr std::string_view kMegatron = "megatron";
-constexpr std::string_view kTorchTitan = "torchtitan";
-
 /// The role of a stored tensor. A router's bias is moved to balance experts, not trained, so the
 /// optimizer keeps no master of it.
 Role role_of(const StoredTensor& tensor) {
@@ -28,13 +25,24 @@ bool has_megatron_names(const Catalog& catalog) {
 }
 
 bool has_titan_names(const Catalog& catalog) {
-  return catalog.kind() == "torch_dcp" && catalog.find("tok_embeddings.weight") &&
-         catalog.find("layers.0.attention_norm.weight") && catalog.find("norm.weight");
+  return catalog.find("tok_embeddings.weight") && catalog.find("layers.0.attention_norm.weight") &&
+         catalog.find("norm.weight");
 }
 
-/// In messages.
-std::string_view shown(std::string_view program) {
-  return program == kMegatron ? "Megatron" : program;
+/// The experts of a layer: no model of Hugging Face's has them under that name.
+bool has_prime_names(const Catalog& catalog) {
+  return std::ranges::any_of(catalog.shards(), [&](const Shard& shard) {
+    return std::ranges::any_of(shard.tensors, [&](TensorId id) {
+      return catalog.tensor(id).name.ends_with(".mlp.experts.w1");
+    });
+  });
+}
+
+/// The program whose names a DCP checkpoint has, if a config.json is there to say more.
+std::string_view named_by_config(const Catalog& catalog) {
+  if (catalog.kind() != "torch_dcp") return {};
+  if (has_titan_names(catalog)) return kTorchTitanNames;
+  return has_prime_names(catalog) ? kPrimeRlNames : std::string_view();
 }
 
 /// The masters of weights, by weight. A weight in F32 without one is its own, and so is a buffer.
@@ -98,7 +106,7 @@ Result<const ProgramRules*> find_rules(const Catalog& catalog, ConfigNumbers& co
     return fail(ErrorCode::Unsupported,
                 "no rules lead from {0}'s names to this model ({1}; --family names another, "
                 "--recipe adds rules: ckfs-recipe(5); the view safetensors shows {0}'s names)",
-                shown(program),
+                shown_program(program),
                 models.empty() ? "config.json has no model_type"
                                : fmt::format("model_type {}", one_line(models.front())));
   }
@@ -117,9 +125,13 @@ Result<TensorList> huggingface_names(const Catalog& catalog, Weights weights,
 
 }  // namespace
 
+std::string_view shown_program(std::string_view program) {
+  return program == kMegatronNames ? "Megatron" : program;
+}
+
 std::string_view program_of(const Catalog& catalog) {
-  if (catalog.kind() == kMegatron || has_megatron_names(catalog)) return kMegatron;
-  return catalog.model().config && has_titan_names(catalog) ? kTorchTitan : std::string_view();
+  if (catalog.kind() == kMegatronNames || has_megatron_names(catalog)) return kMegatronNames;
+  return catalog.model().config ? named_by_config(catalog) : std::string_view();
 }
 
 std::shared_ptr<const FoundNames> find_names(const Catalog& catalog, const Recipes& recipes) {
@@ -169,10 +181,13 @@ std::vector<Obstacle> name_obstacles(const Catalog& catalog, const Recipes& reci
 }
 
 std::optional<Note> name_remark(const Catalog& catalog) {
-  if (!has_titan_names(catalog) || catalog.model().config) return std::nullopt;
-  return Note{"tok_embeddings.weight",
-              "torchtitan's names are shown as they are; with --config MODEL (its config.json) "
-              "they are Hugging Face's"};
+  if (catalog.model().config) return std::nullopt;
+  const std::string_view program = named_by_config(catalog);
+  if (program.empty()) return std::nullopt;
+  return Note{"config.json",
+              fmt::format("{}'s names are shown as they are; with --config MODEL (its config.json) "
+                          "they are Hugging Face's",
+                          program)};
 }
 
 }  // namespace ckfs

@@ -1,5 +1,5 @@
-// Sources whose tensors have the names and shapes of a training program, Megatron-Core or
-// torchtitan, and the way from there to those of Hugging Face, by the rules of the model's family.
+// Sources whose tensors have the names and shapes of a training program, Megatron-Core, torchtitan
+// or prime-rl, and the way from there to those of Hugging Face, by the rules of the model's family.
 //
 // Rules only move data: values are as they are stored, and a view casts what they give.
 #pragma once
@@ -16,10 +16,18 @@
 
 namespace ckfs {
 
-/// The program whose names the catalog's tensors have, as families call it: "megatron",
-/// "torchtitan". Empty: they are shown by the names that they have. Megatron's are known by the
-/// names alone, or by the kind of checkpoint; torchtitan's in DCP checkpoints with a config.json
-/// only, because Meta's own files have nearly the same names.
+/// Programs, as families call them.
+inline constexpr std::string_view kMegatronNames = "megatron";
+inline constexpr std::string_view kTorchTitanNames = "torchtitan";
+inline constexpr std::string_view kPrimeRlNames = "prime-rl";
+
+/// The program in messages: "Megatron".
+std::string_view shown_program(std::string_view program);
+
+/// The program whose names the catalog's tensors have, as families call it. Empty: they are shown
+/// by the names that they have. Megatron's are known by the names alone, or by the kind of
+/// checkpoint; torchtitan's in DCP checkpoints with a config.json only, because Meta's own files
+/// have nearly the same names.
 std::string_view program_of(const Catalog& catalog);
 
 /// The model under Hugging Face's names, in their natural order; or why there is none.
@@ -55,7 +63,7 @@ Result<TensorList> named_tensors(const Catalog& catalog, const NameOptions& opti
 /// Why the source cannot be shown under Hugging Face's names; empty: it can.
 std::vector<Obstacle> name_obstacles(const Catalog& catalog, const Recipes& recipes);
 
-/// A remark on torchtitan's names that are shown as they are. nullopt: there is none.
+/// A remark on such names that are shown as they are. nullopt: there is none.
 std::optional<Note> name_remark(const Catalog& catalog);
 
 }  // namespace ckfs

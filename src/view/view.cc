@@ -83,10 +83,10 @@ constexpr std::array<ParameterRow, 3> kMegatronParameters{{{"dtype", kCastDtypes
                                                            {"layers", kLayerForms, "numbered"},
                                                            {"unscaled", kUnscaled, ""}}};
 
-constexpr std::array<std::string_view, 1> kDcpNames{"hf"};
+constexpr std::array<std::string_view, 2> kDcpNames{kHuggingFaceNames, kTorchTitanNames};
 constexpr std::array<ParameterRow, 4> kDcpParameters{{{"dtype", kCastDtypes, "bf16"},
                                                       {"experts", kExperts, "source"},
-                                                      {"names", kDcpNames, "hf"},
+                                                      {"names", kDcpNames, kHuggingFaceNames},
                                                       {"unscaled", kUnscaled, ""}}};
 
 constexpr std::array<std::string_view, 2> kBlocks{"channel", "tensor"};
@@ -365,6 +365,9 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       }
       if (is_maxtext_tree(catalog) && catalog.obstacles().empty()) {
         std::ranges::copy(maxtext.unscanned.obstacles, std::back_inserter(summary.obstacles));
+      }
+      if (!program_of(catalog).empty() && catalog.obstacles().empty()) {
+        std::ranges::copy(name_obstacles(catalog, recipes), std::back_inserter(summary.obstacles));
       }
       summary.remarks = hf_model_remarks(catalog, plain);
       std::ranges::copy(quantizing_remarks(catalog, row), std::back_inserter(summary.remarks));

@@ -148,10 +148,12 @@ struct OrbaxItem {
   std::vector<std::string> empty_dicts = {};  // leaves that are dicts without members: opt_state
 };
 
-/// A DCP checkpoint beside its tensors, whose chunks are the parts of ModelTensor::split.
+/// A DCP checkpoint beside its tensors, whose chunks are the parts of ModelTensor::split, and runs
+/// of rows of these where they are large.
 struct DcpFolder {
   std::string directory = {};  // within the view, "release/"; empty: the view's directory
   bool planner = false;        // with the data of the planner that flattened a dictionary
+  std::uint64_t max_chunk = std::uint64_t{1} << 28;  // bytes that rows are cut at
 };
 
 /// The choices of a view's row and parameters for its container.

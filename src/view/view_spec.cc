@@ -61,7 +61,7 @@ std::string_view text_of(std::string_view key) {
       {"maxtext", "release of MaxText that reads the view, or wrote the source"},
       {"mtp", "1 adds the layer for multi-token prediction of DeepSeek V3"},
       {"multimodal", "1 adds what sees and hears: the encoders of images and sounds"},
-      {"names", "whose names the tensors have: Hugging Face's"},
+      {"names", "whose names and shapes the tensors have (default hf: Hugging Face's)"},
       {"only", "no other modules are quantized; ';' between"},
       {"scale", "ue8m0: scales are powers of two, as DeepGEMM makes them"},
       {"scheme", "the scheme of llm-compressor (default FP8_DYNAMIC)"},

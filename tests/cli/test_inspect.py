@@ -64,6 +64,22 @@ class Inspect(cli_support.TestCase):
         self.assertIn("load_parameters_path=$PWD/view/maxtext-unscanned/0/items scan_layers=false\n", text)
         self.assertRegex(text, r"lossy: an ordinary cast to fewer bits")
 
+    def test_it_has_the_lines_for_megatron_and_torchtitan_where_there_are_rules(self):
+        qwen3 = ROOT / "tests/data/megatron/back-qwen3/source"
+        text = self.done("inspect", qwen3).decode()
+        self.assertIn("  Megatron: --load $PWD/view/megatron-torch-dist --finetune "
+                      "--no-load-optim --no-load-rng\n", text)
+        self.assertIn("  torchtitan: --checkpoint.initial_load_path="
+                      "$PWD/view/dcp@names=torchtitan\n", text)
+        # A model that both have rules for, with layers that do not fit them.
+        other = self.directory / "other"
+        shutil.copytree(qwen3, other)
+        config = json.loads((other / "config.json").read_text())
+        (other / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 7}))
+        text = self.done("inspect", other).decode()
+        self.assertNotIn("  Megatron: ", text)
+        self.assertNotIn("  torchtitan: ", text)
+
     def test_every_weight_file_has_a_role(self):
         source = self.directory / "model"
         shutil.copytree(self.source, source)

@@ -20,6 +20,7 @@ struct Form {
   const char* view;
   std::optional<ArrayStorage> orbax = {};
   bool dcp = false;
+  std::uint64_t max_chunk = 0;  // of a DCP checkpoint: cut into runs of rows alone
 };
 
 constexpr Form kForms[] = {
@@ -33,6 +34,8 @@ constexpr Form kForms[] = {
     {"OrbaxZarr3", "fp32-consolidated", ArrayStorage::Zarr3},
     {"OrbaxZarr2", "bf16-safetensors", ArrayStorage::Zarr2},
     {"Dcp", "fp32-consolidated", {}, true},
+    {"DcpRunsOfElements", "fp32-consolidated", {}, true, 64},
+    {"DcpRunsOfRows", "bf16-safetensors", {}, true, 24},
 };
 
 class AnyContainer : public testing::TestWithParam<Form> {
@@ -80,6 +83,7 @@ class AnyContainer : public testing::TestWithParam<Form> {
     if (form.dcp) {
       definition->packaging.container = ContainerKind::Dcp;
       definition->packaging.dcp = {.directory = "release/"};
+      if (form.max_chunk > 0) definition->packaging.dcp.max_chunk = form.max_chunk;
     } else {
       definition->packaging.container = ContainerKind::Orbax;
       definition->packaging.orbax = {.storage = *form.orbax,
@@ -88,7 +92,7 @@ class AnyContainer : public testing::TestWithParam<Form> {
                                      .empty_dicts = {"opt_state"}};
     }
     for (ModelTensor& tensor : definition->tensors) {
-      if (tensor.expr.shape().empty()) continue;
+      if (tensor.expr.shape().empty() || form.max_chunk > 0) continue;
       tensor.split = static_cast<std::uint32_t>(definition->splits.size());
       definition->splits.emplace_back(tensor.expr.shape().size(), 1);
       if (tensor.expr.shape()[0] > 0) definition->splits.back()[0] = tensor.expr.shape()[0];

@@ -1,11 +1,8 @@
 #!/usr/bin/env python3
 """Checkpoints written by Megatron-Core, against what converters made of them: Hugging Face's names,
 Megatron's own, and the optimizer's masters; by every way. And what is refused, by its sentence."""
-import hashlib
-import io
 import json
 import pathlib
-import pickle
 import shutil
 import struct
 import subprocess
@@ -18,6 +15,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "tools"),
 import digest  # noqa: E402
 import torch_zip  # noqa: E402
 import ways  # noqa: E402
+from dcp_files import read_dcp, read_metadata  # noqa: E402
 
 DATA = ways.DATA.parent / "megatron"
 CASES = sorted(path.parent.name for path in DATA.glob("*/expected.json")
@@ -132,60 +130,6 @@ class Chains(Work):
                     self.assertGreater(len(trees[0]), 10)
 
 
-class Made:
-    """An object of any class of torch's: its arguments, and its state."""
-
-    def __init__(self, *arguments):
-        self.arguments = arguments
-
-    def __setstate__(self, state):
-        self.state = state
-        if isinstance(state, dict):
-            self.__dict__.update(state)
-
-    def __hash__(self):
-        return id(self)
-
-
-class Stubs(pickle.Unpickler):
-    def find_class(self, module, name):
-        if (module, name) == ("torch", "Size"):
-            return tuple
-        return type(name, (Made,), {"called": f"{module}.{name}"})
-
-
-def read_dcp(directory):
-    """{tensor: digest} of a DCP checkpoint, by Python's own pickle and zip reader."""
-    metadata = Stubs(io.BytesIO((directory / ".metadata").read_bytes())).load()
-    places = {(key.fqn, key.offset): place for key, place in metadata.storage_data.items()}
-    tensors, used = {}, {}
-    for name, stored in metadata.state_dict_metadata.items():
-        data, covered = b"", 0
-        for chunk in stored.chunks:
-            place = places.pop((name, chunk.offsets))
-            used.setdefault(place.relative_path, []).append((place.offset, place.length))
-            with open(directory / place.relative_path, "rb") as file:
-                file.seek(place.offset)
-                tensor = torch_zip.read_one(file.read(place.length))
-            assert tuple(tensor.shape) == tuple(chunk.sizes), name
-            data += tensor.data
-            covered += 1
-        assert [chunk.offsets for chunk in stored.chunks] == sorted(
-            chunk.offsets for chunk in stored.chunks)
-        dtype = stored.properties.state[0].called
-        tensors[name] = {"dtype": {"torch.bfloat16": "BF16", "torch.float32": "F32"}[dtype],
-                         "shape": list(stored.size), "computed": False,
-                         "sha256": hashlib.sha256(data).hexdigest()}
-    assert not places, places
-    for file, ranges in used.items():  # nothing else is in a file
-        end = 0
-        for begin, length in sorted(ranges):
-            assert begin == end, file
-            end += length
-        assert end == (directory / file).stat().st_size, file
-    return tensors
-
-
 class Back(Work):
     """Hugging Face models as checkpoints of Megatron-Core."""
 
@@ -217,7 +161,7 @@ class Back(Work):
 
     def test_have_a_chunk_for_each_layer_and_expert(self):
         out = self.export(DATA / "back-qwen3-moe" / "source", "megatron-torch-dist@layers=stacked")
-        metadata = Stubs(io.BytesIO((out / "release/.metadata").read_bytes())).load()
+        metadata = read_metadata(out / "release")
         chunks = metadata.state_dict_metadata[
             "decoder.layers.mlp.experts.experts.linear_fc1.weight"].chunks
         self.assertEqual([(1, 1, 12, 16)] * 8, [chunk.sizes for chunk in chunks])

@@ -41,5 +41,20 @@ TEST(DcpView, IsRefusedWhereTorchHasNoSuchDtype) {
   EXPECT_THAT(refusal_as(model.build(), "dcp"), HasSubstr("torch has no dtype F4"));
 }
 
+TEST(DcpView, UnderATrainersNamesIsRefusedWithoutRules) {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"w", DType::BF16, {2, 2}}});
+  model.config(R"({"model_type": "bert"})");
+  EXPECT_THAT(refusal_as(model.build(), "dcp@names=torchtitan"),
+              HasSubstr("no rules lead from this model to torchtitan's names (model_type bert;"));
+}
+
+TEST(DcpView, UnderATrainersNamesHasItsLayoutOfExperts) {
+  ModelCatalog model;
+  model.shard("model.safetensors", {{"w", DType::BF16, {2, 2}}});
+  EXPECT_THAT(refusal_as(model.build(), "dcp@experts=fused,names=torchtitan"),
+              HasSubstr("leave experts=fused out"));
+}
+
 }  // namespace
 }  // namespace ckfs

@@ -281,6 +281,19 @@ TEST(TorchTitan, WhatDoesNotFitTheModelIsAnError) {
   EXPECT_THAT(read(std::string(kLlama), tensors), HasSubstr("mlp.gate_proj.weight"));
 }
 
+TEST(TorchTitan, ATensorThatNoRuleTakesIsAnError) {
+  auto tensors = titan_llama();
+  tensors.push_back({.name = "layers.0.attention.qkv_linear.wq.bias", .shape = {16}});
+  EXPECT_THAT(read(std::string(kLlama), tensors), HasSubstr("wq.bias\""));
+  tensors.back().name = "layers.0.gate.weight";
+  EXPECT_THAT(read(std::string(kLlama), tensors), HasSubstr("layers.0.gate.weight\""));
+  for (Model (*const model)() : {qwen3, qwen3_moe, gpt_oss}) {
+    Model more = model();
+    EXPECT_THAT(titan_names(more.at(0, "self_attn.o_proj.scale", {8})),
+                testing::ElementsAre(HasSubstr("layers.0.self_attn.o_proj.scale\"")));
+  }
+}
+
 TEST(TorchTitan, NamesAloneAreNoSuchSource) {
   // A file of Meta's, which has them too, is shown as it is.
   ModelCatalog source;

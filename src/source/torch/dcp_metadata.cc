@@ -8,6 +8,7 @@
 #include "source/torch/dcp_metadata.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -267,22 +268,31 @@ class MetadataFile {
   std::map<std::string_view, std::uint32_t> path_numbers_;
 };
 
+/// The name up to and with `key`, which begins at `at` and has more below it. Empty where that is
+/// not so: then the key is not what --key could name.
+std::string_view below(std::string_view name, std::string_view key, std::size_t at) {
+  if (key.empty() || at >= name.size() || !name.substr(at).starts_with(key)) return {};
+  const std::size_t end = at + key.size();
+  return name.substr(end).starts_with('.') ? name.substr(0, end) : std::string_view();
+}
+
 Result<std::vector<DcpEntry>> list_entries(const Pickle& pickle, const std::string& file_name) {
   const auto tensors = field(pickle, pickle.root(), "state_dict_metadata");
   if (!tensors || !pickle.is_mapping(*tensors)) {
     return fail(ErrorCode::Corrupt, "{}: no state_dict_metadata and storage_data", file_name);
   }
   // The data of the planner that flattened the dictionary: name -> the keys that led there.
-  std::map<std::string_view, std::string_view> keys;
+  std::map<std::string_view, std::array<std::string_view, 2>> keys;
   const auto planner = field(pickle, pickle.root(), "planner_data");
   if (planner && pickle.is_mapping(*planner)) {
     for (const DictItem& item : pickle.mapping(*planner)) {
       const auto name = pickle.string(item.key);
       const std::span<const NodeId> path = pickle.sequence(item.value);
       const auto key = path.size() < 2 ? std::nullopt : pickle.string(path.front());
+      const auto inner = path.size() < 3 ? std::nullopt : pickle.string(path[1]);
       if (!name || !key) continue;
       if (!pickle.budget()->hold(kBytes)) break;
-      keys.insert_or_assign(*name, *key);
+      keys.insert_or_assign(*name, std::array{*key, inner.value_or(std::string_view())});
     }
   }
   std::vector<DcpEntry> entries;
@@ -290,12 +300,13 @@ Result<std::vector<DcpEntry>> list_entries(const Pickle& pickle, const std::stri
     const auto name = pickle.string(item.key);
     if (!name) continue;
     if (!pickle.budget()->hold(kBytes)) break;
-    const auto key = keys.find(*name);
-    // One that does not begin the name is not what --key could name.
-    const bool begins = key != keys.end() && name->starts_with(key->second) &&
-                        name->substr(key->second.size()).starts_with('.');
-    entries.push_back({*name, begins ? key->second : std::string_view(),
-                       field(pickle, item.value, "chunks").has_value()});
+    DcpEntry entry{.name = *name, .tensor = field(pickle, item.value, "chunks").has_value()};
+    if (const auto known = keys.find(*name); known != keys.end()) {
+      const auto& [key, inner] = known->second;
+      entry.key = below(*name, key, 0);
+      if (!entry.key.empty()) entry.inner_key = below(*name, inner, key.size() + 1);
+    }
+    entries.push_back(entry);
   }
   return entries;
 }

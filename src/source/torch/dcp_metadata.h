@@ -52,7 +52,9 @@ struct DcpEntry {
   std::string_view name;  // "model.layers.0.w"
   /// The key of the saved dictionary below which it was ("model"), where the saver says so; empty:
   /// it was at the top, or that is unknown.
-  std::string_view key;
+  std::string_view key = {};
+  /// The same of the dictionary within that one, "app.model"; empty: it was not in one.
+  std::string_view inner_key = {};
   bool tensor = false;
 };
 

@@ -136,7 +136,25 @@ class DcpOpener : public SourceOpener {
     return key_.empty() ? name : name.substr(key_.size() + 1);
   }
 
-  /// Without an option: the tensors below the first usual key that has any.
+  /// The first usual key that has tensors, at the top or else in a dictionary there that the saver
+  /// had around all ("app"); empty: none has.
+  static std::string_view usual_key(std::span<const DcpEntry> entries) {
+    for (const std::string_view usual : usual_keys()) {
+      const bool has_tensors = std::ranges::any_of(
+          entries, [&](const DcpEntry& entry) { return entry.tensor && entry.key == usual; });
+      if (has_tensors) return usual;
+    }
+    for (const std::string_view usual : usual_keys()) {
+      const auto found = std::ranges::find_if(entries, [&](const DcpEntry& entry) {
+        return entry.tensor && !entry.inner_key.empty() && !is_training_state(entry.key) &&
+               entry.inner_key.substr(entry.key.size() + 1) == usual;
+      });
+      if (found != entries.end()) return found->inner_key;
+    }
+    return {};
+  }
+
+  /// Without an option: the tensors below the usual key.
   Result<void> choose_key(const Pickle& pickle, const std::string& path) {
     key_ = options_.key;
     if (!key_.empty()) return {};
@@ -147,14 +165,8 @@ class DcpOpener : public SourceOpener {
     }
     is_titan_ = std::ranges::any_of(
         entries, [](const DcpEntry& entry) { return entry.name == kTitanEmbedding; });
-    for (const std::string_view usual : usual_keys()) {
-      const bool has_tensors = std::ranges::any_of(
-          entries, [&](const DcpEntry& entry) { return entry.tensor && entry.key == usual; });
-      if (!has_tensors) continue;
-      key_ = usual;
-      builder_.add_fact("key", key_);
-      break;
-    }
+    key_ = usual_key(entries);
+    if (!key_.empty()) builder_.add_fact("key", key_);
     note_unwanted(entries);
     return {};
   }
@@ -163,9 +175,12 @@ class DcpOpener : public SourceOpener {
   /// tensor of the model, and more.
   void note_unwanted(std::span<const DcpEntry> entries) {
     std::map<std::string_view, std::pair<std::size_t, std::size_t>> groups;  // tensors, and all
+    const std::string_view around = std::string_view(key_).substr(0, key_.rfind('.') + 1);
     for (const DcpEntry& entry : entries) {
       if (wanted(entry.name)) continue;
-      auto& [tensors, all] = groups[entry.name.substr(0, entry.name.find('.'))];
+      const bool beside = entry.name.starts_with(around);
+      auto& [tensors, all] =
+          groups[entry.name.substr(0, entry.name.find('.', beside ? around.size() : 0))];
       tensors += entry.tensor ? 1 : 0;
       ++all;
     }

@@ -136,7 +136,7 @@ struct ModelFamily {
   std::map<std::string, RuleList, std::less<>> layouts;
   std::optional<MaxTextTrees> maxtext;
   std::map<std::string, ProgramRules, std::less<>>
-      programs;  // by program: "megatron", "torchtitan"
+      programs;  // by program: "megatron", "torchtitan", "prime-rl"
 };
 
 struct FoundTree;

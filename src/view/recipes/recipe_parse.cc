@@ -14,7 +14,7 @@ using Json = JsonNode::Kind;
 
 constexpr std::size_t kMaxNames = 64;  // patterns or results of a rule
 constexpr std::string_view kLayouts[] = {"linear", "fused", "packed"};
-constexpr std::string_view kPrograms[] = {"megatron", "torchtitan"};
+constexpr std::string_view kPrograms[] = {"megatron", "torchtitan", "prime-rl"};
 
 /// Says which members an object may have.
 Result<void> only(const JsonNode& node, std::string_view file,
@@ -530,9 +530,9 @@ Result<ProgramRules> parse_program(const JsonNode& node, std::string_view file,
 
 Result<ModelFamily> parse_family(const JsonNode& root, std::string_view file,
                                  const Recipes& recipes) {
-  CKFS_TRY_VOID(
-      only(root, file,
-           {"family", "comment", "lists", "experts", "maxtext", kPrograms[0], kPrograms[1]}));
+  CKFS_TRY_VOID(only(root, file,
+                     {"family", "comment", "lists", "experts", "maxtext", kPrograms[0],
+                      kPrograms[1], kPrograms[2]}));
   ModelFamily family;
   family.file = file;
   const JsonNode& models = *root.find("family");

@@ -440,8 +440,8 @@ constexpr std::string_view kTitanView = "dcp@names=torchtitan";
 
 /// Whether the model can be shown as torchtitan loads it: only the rules know, so it is made.
 bool has_titan_view(const Checkpoint& checkpoint) {
-  const Recipes& recipes = checkpoint.impl().recipes;
-  const std::shared_ptr<const Catalog>& catalog = checkpoint.impl().catalog;
+  const Recipes& recipes = impl_of(checkpoint).recipes;
+  const std::shared_ptr<const Catalog>& catalog = impl_of(checkpoint).catalog;
   const Result<ConfigNumbers> config = config_numbers(*catalog);
   if (!config || recipes.find_program(kTorchTitanNames, *config) == nullptr) return false;
   const auto spec = parse_view_spec(kTitanView);

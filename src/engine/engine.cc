@@ -238,13 +238,12 @@ class Engine::Impl {
     SourceWish wish{
         .ahead = pace.ahead(), .far = pace.far(), .room = room - 2 * scratch_within(room)};
     wish.share = wish.room / 4;
-    const SourceTraits traits = source_.traits(pace.late());
-    // Not measured: the next read waits, whatever a cache had of the last.
-    if (traits.is_far) wish.ahead = kFarAhead;
     if (wish.ahead == 0) {
       wish.ahead = stream.options().whole ? SourcePace::kLeast : 0;
       return wish;
     }
+    const SourceTraits traits = source_.traits(pace.late());
+    if (traits.is_far) wish.ahead = kFarAhead;
     wish.in_order = traits.streams;
     // A disk that gives all it can answers late as well. For a server across a network one late
     // answer is enough: the next would be as late.

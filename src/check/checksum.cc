@@ -46,7 +46,7 @@ class Sha256 : public Checksum {
   }
 
  private:
-  SHA256_CTX state_;
+  SHA256_CTX state_{};
 };
 
 class Crc32c : public Checksum {

@@ -13,7 +13,7 @@ namespace ckfs {
 
 std::string sha256(std::string_view text) {
   std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256_CTX state;
+  SHA256_CTX state{};
   SHA256_Init(&state);
   SHA256_Update(&state, text.data(), text.size());
   SHA256_Final(reinterpret_cast<unsigned char*>(digest.data()), &state);

@@ -235,7 +235,8 @@ class Trainers(DcpDirectory):
 
         hf = {**common, **dense, **experts, f"{mlp}.gate.weight": router}
         prime = {**common, **dense, **self.prime_experts(hf, mlp), f"{mlp}.router.gate.weight": router}
-        self.check_prime("qwen3_moe", {"num_experts": 3}, hf, prime)
+        for count in ("num_experts", "num_local_experts"):  # the latter of transformers 5
+            self.check_prime("qwen3_moe", {count: 3}, hf, prime)
         self.check_refusals(prime)
 
         hf |= {**shared, f"{mlp}.gate.e_score_correction_bias": bias}

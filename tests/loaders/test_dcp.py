@@ -169,12 +169,13 @@ class Trainers(DcpDirectory):
     CONFIG = {"num_hidden_layers": 2, "hidden_size": 8, "moe_intermediate_size": 5,
               "n_shared_experts": 2}
 
-    def shown(self, source, config, view, *options):
+    def views(self, source, config, *views):
+        """The tensors of each."""
         directory = pathlib.Path(tempfile.mkdtemp(dir=self.work))
         (directory / "config.json").write_text(json.dumps({**self.CONFIG, **config}))
-        with mounted(source, self.work / "mnt", "--config", directory, *options) as mnt:
-            return {name: tensor.clone() for path in (mnt / view).glob("*.safetensors")
-                    for name, tensor in load_file(path).items()}
+        with mounted(source, self.work / "mnt", "--config", directory) as mnt:
+            return [{name: tensor.clone() for path in (mnt / view).glob("*.safetensors")
+                     for name, tensor in load_file(path).items()} for view in views]
 
     def save_prime(self, model):
         """As prime-rl's AppState is saved."""
@@ -190,9 +191,10 @@ class Trainers(DcpDirectory):
         config = {"model_type": family, **config}
         with self.subTest(family):
             source = self.save_prime(prime)
-            self.same(self.shown(source, config, "fp32-safetensors"), hf)
-            self.same(self.shown(source, config, "safetensors"), prime)
-            rounded = self.shown(source, config, "bf16-safetensors")
+            whole, stored, rounded = self.views(source, config, "fp32-safetensors", "safetensors",
+                                                "bf16-safetensors")
+            self.same(whole, hf)
+            self.same(stored, prime)
             self.assertEqual({name for name in hf if name.endswith("bias")},
                              {name for name in hf if rounded[name].dtype == torch.float32})
             text = run("inspect", source).decode()
@@ -233,7 +235,8 @@ class Trainers(DcpDirectory):
 
         hf = {**common, **dense, **experts, f"{mlp}.gate.weight": router}
         prime = {**common, **dense, **self.prime_experts(hf, mlp), f"{mlp}.router.gate.weight": router}
-        self.check_prime("qwen3_moe", {"num_experts": 3}, hf, prime)
+        for count in ("num_experts", "num_local_experts"):  # the latter of transformers 5
+            self.check_prime("qwen3_moe", {count: 3}, hf, prime)
         self.check_refusals(prime)
 
         hf |= {**shared, f"{mlp}.gate.e_score_correction_bias": bias}
@@ -314,8 +317,9 @@ class Trainers(DcpDirectory):
                 source = tempfile.mkdtemp(dir=self.work)
                 dcp.save({"model": {**rest, **stacked}, "optimizer": {"state": {"a": torch.ones(2)}}},
                          checkpoint_id=source, no_dist=True)
-                self.same(self.shown(source, config, "fp32-safetensors@experts=linear"), hf)
-                fused = self.shown(source, config, "fp32-safetensors@experts=fused")
+                linear, fused = self.views(source, config, "fp32-safetensors@experts=linear",
+                                           "fp32-safetensors@experts=fused")
+                self.same(linear, hf)
                 self.same(fused, {**rest, f"{p}.gate_up_proj": torch.cat([gate, up], 1),
                                   f"{p}.down_proj": down})
 

@@ -81,8 +81,9 @@ Model qwen3() {
   return model;
 }
 
-Model qwen3_moe() {
-  Model model("qwen3_moe", R"({"num_experts": 3, "moe_intermediate_size": 5})");
+/// `count`: how config.json calls the number of experts; transformers 5 has another name for it.
+Model qwen3_moe(const std::string& count) {
+  Model model("qwen3_moe", fmt::format(R"({{"{}": 3, "moe_intermediate_size": 5}})", count));
   model.head();
   for (int i = 0; i < 2; ++i) model.norms(i).attention(i).qk_norms(i);
   model.mlp(0).experts(1);
@@ -200,7 +201,8 @@ TEST(TorchTitan, BothWaysOfEachFamilyUndoEachOther) {
   expect_both_ways(with_head.head());
   expect_both_ways(llama(R"({"tie_word_embeddings": true})"));
   expect_both_ways(qwen3());
-  expect_both_ways(qwen3_moe());
+  expect_both_ways(qwen3_moe("num_experts"));
+  expect_both_ways(qwen3_moe("num_local_experts"));
   expect_both_ways(deepseek(true));
   expect_both_ways(deepseek(false));
   expect_both_ways(gpt_oss());
@@ -287,8 +289,7 @@ TEST(TorchTitan, ATensorThatNoRuleTakesIsAnError) {
   EXPECT_THAT(read(std::string(kLlama), tensors), HasSubstr("wq.bias\""));
   tensors.back().name = "layers.0.gate.weight";
   EXPECT_THAT(read(std::string(kLlama), tensors), HasSubstr("layers.0.gate.weight\""));
-  for (Model (*const model)() : {qwen3, qwen3_moe, gpt_oss}) {
-    Model more = model();
+  for (Model more : {qwen3(), qwen3_moe("num_experts"), gpt_oss()}) {
     EXPECT_THAT(titan_names(more.at(0, "self_attn.o_proj.scale", {8})),
                 testing::ElementsAre(HasSubstr("layers.0.self_attn.o_proj.scale\"")));
   }

@@ -38,7 +38,12 @@ constexpr std::uint64_t kMostAhead = 8_MiB;
 constexpr std::uint64_t kMostInOrder = 16_MiB;
 /// The least that is computed ahead without being earned where the source is far away.
 constexpr std::uint64_t kFarStake = 4_MiB;
-constexpr std::uint64_t kFarGrowth = 4;  // the same for each byte read, where steps are large
+
+/// How many bytes ahead each byte earns that was read in order, where the source is far away. More
+/// where it likes large steps, because a reader gets there in fewer answers.
+constexpr std::uint64_t growth_of(const SourceWish& wish) {
+  return wish.step > 0 ? 4 : 1;
+}
 
 std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
   return a > b ? a - b : b - a;
@@ -108,9 +113,8 @@ ByteRange ReadStream::earned(const RequestRun& run, SourceWish wish) const {
   if (options_.whole || (run.border != 0 && from >= run.border + 4 * kOvershoot)) {
     until = file_->size;
   } else if (wish.far) {
-    const std::uint64_t growth = wish.step > 0 ? kFarGrowth : 1;
     const std::uint64_t grown =
-        habit_->reads_whole() ? until : std::min(until, from + growth * run.range.size());
+        habit_->reads_whole() ? until : std::min(until, from + growth_of(wish) * run.range.size());
     until = std::min(file_->size, std::max(grown, from + kFarStake));
   } else if (run.range.begin < run.tensor.begin && from < run.tensor.begin + kOvershoot) {
     until = from;  // perhaps it is only the kernel that has come so far
@@ -158,12 +162,12 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   const std::uint64_t most = std::min(wish.in_order ? kMostInOrder : std::max(kMostAhead, late),
                                       std::max<std::uint64_t>(wish.share, kFarStake));
   // A run has to earn its depth, unless it will almost certainly continue and each step would take
-  // the time of an answer. From far away it earns more, because it gets there in fewer answers.
+  // the time of an answer.
   const bool certain = wish.far && (earned_bytes.end > run.tensor.end || habit_->reads_whole());
-  const std::uint64_t growth = wish.step > 0 ? kFarGrowth : 1;
-  const std::uint64_t depth = certain    ? most
-                              : wish.far ? std::clamp(growth * run.range.size(), kFarStake, most)
-                                         : std::clamp(run.range.size(), 1_MiB, most);
+  const std::uint64_t depth = certain ? most
+                              : wish.far
+                                  ? std::clamp(growth_of(wish) * run.range.size(), kFarStake, most)
+                                  : std::clamp(run.range.size(), 1_MiB, most);
   run.queued = std::max(run.queued, request.begin);
   // A source that streams, or is far away, is asked in large steps.
   std::uint64_t end = run.range.end + depth;

@@ -62,7 +62,7 @@ struct SourceWish {
   /// It streams (SourceTraits::streams): it wants no hints, and few large requests.
   bool in_order = false;
   /// It is asked for so many bytes at once, as far as a reader's depth allows it, because an answer
-  /// for less takes about as long; 0: that does not matter.
+  /// for less takes about as long; kPieceBytes at least, or 0: that does not matter.
   std::uint64_t step = 0;
   /// Bytes that tiles may take, the one that is read and those ahead together.
   std::uint64_t room = ~std::uint64_t{0};

@@ -77,8 +77,8 @@ struct Lane<DType::BF16> {
   using Codes = Vector<Code>::Type;
 
   Floats widen(Codes codes) const { return numbers(wide(codes) << 16); }
-  /// NaNs are results of arithmetic on widened ones, whose lower half is zero: the sum does not
-  /// carry into their signs.
+  /// NaNs are results of arithmetic on widened ones and on plain_nan(), whose lower half is zero:
+  /// the sum does not carry into their signs.
   Floats rounded(Floats values) const {
     const Ints in = bits(values);
     return numbers((in + half_ + ((in >> 16) & one_)) & kept_);
@@ -236,6 +236,11 @@ class Coder<CodeKind::NF4> {
   Floats borders_[15];
 };
 
+/// The number; of all NaNs the same one.
+inline float plain_nan(float number) {
+  return number == number ? number : __builtin_nanf("");
+}
+
 template <CodeArithmetic kArithmetic, typename Lane>
 inline Floats before_code(const Lane& lane, Floats values, float scale, float zero) {
   if constexpr (kArithmetic == CodeArithmetic::Product) return values * scale;
@@ -253,18 +258,20 @@ void quantize_elements(const std::byte* in, const GroupScales& scales, std::byte
   constexpr bool kHasZero = kArithmetic == CodeArithmetic::RoundedSum;
   const Lane<kFrom> lane;
   const Coder<kKind> coder;
-  const float* scale = scales.scales + scales.first / scales.group;
-  const float* zero = kHasZero ? scales.zeros + scales.first / scales.group : nullptr;
+  std::size_t number = scales.first / scales.group;  // of the group
+  float scale = 0, zero = 0;
   const auto made = [&](Codes codes) {
     return __builtin_convertvector(
-        coder(before_code<kArithmetic>(lane, lane.widen(codes), *scale, kHasZero ? *zero : 0)),
-        Bytes);
+        coder(before_code<kArithmetic>(lane, lane.widen(codes), scale, zero)), Bytes);
   };
   const std::size_t group = scales.group;
   std::size_t left = group - scales.first % group;  // of the group
   for (std::size_t i = 0; i < count;) {
     const std::size_t end = i + (left < count - i ? left : count - i);
     left = group;
+    scale = plain_nan(scales.scales[number]);
+    if constexpr (kHasZero) zero = plain_nan(scales.zeros[number]);
+    ++number;
     for (; i + kLanes <= end; i += kLanes) {
       Codes codes;
       __builtin_memcpy(&codes, in + i * kWidth, sizeof(codes));
@@ -278,8 +285,6 @@ void quantize_elements(const std::byte* in, const GroupScales& scales, std::byte
       __builtin_memcpy(out + i, &bytes, end - i);
       i = end;
     }
-    ++scale;
-    if constexpr (kHasZero) ++zero;
   }
 }
 

@@ -3,6 +3,7 @@
 #include "view/program_model.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/natural_order.h"
 #include "base/text.h"
@@ -54,12 +55,14 @@ Result<void> keep_f32(const Catalog& catalog, const ProgramRules& rules, const R
   if (!program_of(catalog).empty()) {
     CKFS_TRY(named, named_tensors(catalog, {}, recipes));
   }
+  std::unordered_map<std::string_view, const ModelTensor*> by_name;
+  for (const ModelTensor& tensor : named.tensors) by_name.emplace(tensor.name, &tensor);
   for (ModelTensor* const tensor : cast) {
-    const auto same = std::ranges::find(named.tensors, tensor->name, &ModelTensor::name);
-    const auto stored = same == named.tensors.end() ? catalog.find(tensor->name) : std::nullopt;
-    if (same != named.tensors.end() && same->expr.dtype() == DType::F32) {
-      tensor->expr = same->expr;
-      tensor->exactness = same->exactness;
+    const auto same = by_name.find(tensor->name);
+    const auto stored = same == by_name.end() ? catalog.find(tensor->name) : std::nullopt;
+    if (same != by_name.end() && same->second->expr.dtype() == DType::F32) {
+      tensor->expr = same->second->expr;
+      tensor->exactness = same->second->exactness;
     } else if (stored && catalog.value_dtype(*stored) == DType::F32) {
       tensor->expr = TensorExpr::stored(catalog, *stored);
       tensor->exactness = exactness_of(catalog, *stored, DType::F32);

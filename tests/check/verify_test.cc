@@ -13,28 +13,31 @@ namespace {
 
 using testing::HasSubstr;
 
+/// A view of src, whose files are in copy.
+View copied(const TemporaryDirectory& directory) {
+  const View view = Checkpoint::open(directory / "src").value().view("fp32-safetensors").value();
+  for (const FileInfo file : view.files()) {
+    const Bytes bytes = view.open(file.path)->read(0, file.size).value();
+    directory.write("copy/" + std::string(file.path), bytes.span());
+  }
+  return view;
+}
+
 TEST(Verify, FollowsALinkInThePlaceOfADirectoryOfTheView) {
   const TemporaryDirectory directory;
   directory.write("src/model.safetensors", safetensors_text({{"top", 10}}, 1));
   directory.write("src/modules.json", "[]");
   directory.write("src/2_Dense/config.json", "{}");
-  const auto checkpoint = Checkpoint::open(directory / "src");
-  ASSERT_TRUE(checkpoint) << checkpoint.error().message();
-  const auto view = checkpoint->view("fp32-safetensors");
-  ASSERT_TRUE(view) << view.error().message();
-  for (const FileInfo file : view->files()) {
-    const Bytes bytes = view->open(file.path)->read(0, file.size).value();
-    directory.write("copy/" + std::string(file.path), bytes.span());
-  }
+  const View view = copied(directory);
   std::filesystem::rename(directory / "copy/2_Dense", directory / "elsewhere");
   std::filesystem::create_directory_symlink(directory / "elsewhere", directory / "copy/2_Dense");
-  const auto same = verify_directory(*view, directory / "copy", {});
+  const auto same = verify_directory(view, directory / "copy", {});
   ASSERT_TRUE(same) << same.error().message();
   EXPECT_THAT(same->differences, testing::IsEmpty());
 
   directory.write("elsewhere/other", "x");
   std::filesystem::create_directory_symlink(directory / "copy", directory / "copy/round");
-  const auto more = verify_directory(*view, directory / "copy", {});
+  const auto more = verify_directory(view, directory / "copy", {});
   ASSERT_TRUE(more) << more.error().message();
   EXPECT_THAT(more->differences, testing::UnorderedElementsAre(
                                      Difference{"2_Dense/other", "extra file, not in the view"},
@@ -44,26 +47,19 @@ TEST(Verify, FollowsALinkInThePlaceOfADirectoryOfTheView) {
 TEST(Verify, PassesOverTheRecordsOfADownloadAndOfAnExport) {
   const TemporaryDirectory directory;
   directory.write("src/model.safetensors", safetensors_text({{"top", 10}}, 1));
-  const auto checkpoint = Checkpoint::open(directory / "src");
-  ASSERT_TRUE(checkpoint) << checkpoint.error().message();
-  const auto view = checkpoint->view("fp32-safetensors");
-  ASSERT_TRUE(view) << view.error().message();
-  for (const FileInfo file : view->files()) {
-    const Bytes bytes = view->open(file.path)->read(0, file.size).value();
-    directory.write("copy/" + std::string(file.path), bytes.span());
-  }
+  const View view = copied(directory);
   // As `hf download --local-dir copy` leaves them, and an export that was interrupted.
   directory.write("copy/.cache/huggingface/.gitignore", "*");
   directory.write("copy/.cache/huggingface/CACHEDIR.TAG", "x");
   directory.write("copy/.cache/huggingface/download/model.safetensors.metadata", "x");
   directory.write("copy/.ckfs-export.d/record.json", "{}");
-  const auto same = verify_directory(*view, directory / "copy", {});
+  const auto same = verify_directory(view, directory / "copy", {});
   ASSERT_TRUE(same) << same.error().message();
   EXPECT_THAT(same->differences, testing::IsEmpty());
 
   directory.write("copy/.cache/other", "x");
   directory.write("copy/folder/.cache/huggingface/x", "x");
-  const auto more = verify_directory(*view, directory / "copy", {});
+  const auto more = verify_directory(view, directory / "copy", {});
   ASSERT_TRUE(more) << more.error().message();
   EXPECT_THAT(more->differences,
               testing::UnorderedElementsAre(

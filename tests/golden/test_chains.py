@@ -3,7 +3,6 @@
 Face model give."""
 import pathlib
 import sys
-import tempfile
 import unittest
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "tools"),
@@ -26,17 +25,7 @@ CHAINS = {
 }
 
 
-class Chains(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="ckfs-golden-")
-        self.addCleanup(temporary.cleanup)
-        self.work = pathlib.Path(temporary.name)
-
-    def export(self, source, view, *options):
-        out = pathlib.Path(tempfile.mkdtemp(dir=self.work)) / "out"
-        ways.run("export", source, view, out, *options)
-        return out
-
+class Chains(ways.Exports):
     def content(self, out, view):
         """What does not depend on where the source has its tensors."""
         if view.startswith("maxtext"):  # the order of chunks in a data file does

@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "tools"),
@@ -20,17 +19,7 @@ MEGATRON = ways.DATA.parent / "megatron"
 CASES = sorted(path.parent.name for path in DATA.glob("titan-*/expected.json"))
 
 
-class Work(unittest.TestCase):
-    def setUp(self):
-        temporary = tempfile.TemporaryDirectory(prefix="ckfs-golden-")
-        self.addCleanup(temporary.cleanup)
-        self.work = pathlib.Path(temporary.name)
-
-    def export(self, source, view, *options):
-        out = pathlib.Path(tempfile.mkdtemp(dir=self.work)) / "out"
-        ways.run("export", source, view, out, *options)
-        return out
-
+class Work(ways.Exports):
     def model(self, case, view="fp32-safetensors"):
         """The Hugging Face model, whose tensors test_torch_files holds to those of to_hf."""
         return self.export(DATA / case / "source/step-10", view, "--config",

@@ -11,6 +11,8 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
+import unittest
 
 CKFS = os.environ.get("CKFS_BIN", "build/release/ckfs")
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "hf"
@@ -143,3 +145,17 @@ def files_of(directory):
     """{path: bytes} of all files below `directory`."""
     return {str(path.relative_to(directory)): path.read_bytes()
             for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+class Exports(unittest.TestCase):
+    """Exports in a directory of the test's own."""
+
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory(prefix="ckfs-golden-")
+        self.addCleanup(temporary.cleanup)
+        self.work = pathlib.Path(temporary.name)
+
+    def export(self, source, view, *options):
+        out = pathlib.Path(tempfile.mkdtemp(dir=self.work)) / "out"
+        run("export", source, view, out, *options)
+        return out

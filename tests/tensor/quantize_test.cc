@@ -204,6 +204,8 @@ TEST(Quantize, GivesTheSameByBothKernelSets) {
           scales[2] = kEndless;
           scales[3] = kNan;
           scales[4] = 1e-40F;
+          scales[5] = std::bit_cast<float>(0x7fffffffU);  // a sum with its bits changes the sign
+          zeros[6] = std::bit_cast<float>(0xffffffffU);
         }
         std::vector<std::byte> want(count), got(count);
         for (const std::size_t first : {std::size_t{0}, std::size_t{5}}) {

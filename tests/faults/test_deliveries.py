@@ -63,10 +63,12 @@ except OSError as error:
         return readers
 
     def delivers_in_kernel(self):
-        """Whether a thread of the daemon sleeps so that no signal wakes it."""
+        """Whether a thread of the daemon sleeps so that no signal wakes it, and not for the source, whose
+        reads wait in request_wait_answer() of the kernel's fs/fuse/dev.c."""
         for thread in pathlib.Path(f"/proc/{self.target.pid}/task").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                if (thread / "stat").read_text().rpartition(")")[2].split()[0] == "D":
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if (thread / "stat").read_text().rpartition(")")[2].split()[0] == "D" and \
+                        (thread / "wchan").read_text() != "request_wait_answer":
                     return True
         return False
 

@@ -236,7 +236,7 @@ Result<TreeModel> model_of_release(std::size_t family, ConfigNumbers config, Ten
                                    std::string_view release, const Recipes& recipes) {
   const MaxTextChoice choice = choice_of(list, release);
   CKFS_TRY(Undone undone,
-           huggingface(rules_of(recipes.families[family], config, choice), std::move(list)));
+           huggingface(rules_of(*recipes.families[family], config, choice), std::move(list)));
   std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
   return TreeModel{.family = family,
                    .release = release,
@@ -252,7 +252,7 @@ Result<TreeModel> model_of_release(std::size_t family, ConfigNumbers config, Ten
 /// shapes that they have; the last dimensions may be equal, and then they fit several.
 Result<TreeModel> model_of(std::size_t family, const ConfigNumbers& config, const TensorList& list,
                            const Recipes& recipes) {
-  const MaxTextTrees& trees = *recipes.families[family].maxtext;
+  const MaxTextTrees& trees = *recipes.families[family]->maxtext;
   std::optional<TreeModel> model;
   std::vector<std::string> refusals;
   bool differ = releases_differ(trees, list);
@@ -287,7 +287,7 @@ Result<TreeModel> model_by_names(const TensorList& list, const Recipes& recipes)
   std::string stems;
   std::size_t fitting = 0;
   for (std::size_t family = 0; family < recipes.families.size(); ++family) {
-    const auto& trees = recipes.families[family].maxtext;
+    const auto& trees = recipes.families[family]->maxtext;
     if (!trees || trees->by_config) continue;
     auto made = model_of(family, {}, list, recipes);
     if (!made) continue;
@@ -319,8 +319,8 @@ Result<std::shared_ptr<const TreeModel>> find_model(const Catalog& catalog,
   MaxTextChoice choice = choice_of(list, {});
   choice.multimodal = false;
   CKFS_TRY(MaxTextRules rules, find_rules(catalog, choice, recipes));
-  const auto family = std::ranges::find_if(recipes.families, [&](const ModelFamily& known) {
-    return known.maxtext && &*known.maxtext == rules.trees;
+  const auto family = std::ranges::find_if(recipes.families, [&](const auto& known) {
+    return known->maxtext && &*known->maxtext == rules.trees;
   });
   CKFS_TRY(TreeModel model, model_of(static_cast<std::size_t>(family - recipes.families.begin()),
                                      rules.config, list, recipes));
@@ -372,7 +372,7 @@ Result<TensorList> tree_of_release(const Catalog& catalog, std::shared_ptr<const
     return fail(ErrorCode::Unsupported, "maxtext={}: the arrays are a tree of MaxText {}: {}",
                 options.release, model->release, why);
   };
-  const ModelFamily& family = recipes.families[model->family];
+  const ModelFamily& family = *recipes.families[model->family];
   const std::span<const std::string_view> known = releases_of(*family.maxtext);
   if (std::ranges::find(known, options.release) == known.end()) {
     return error(fmt::format("{} has no rules for the other", family.file));
@@ -426,7 +426,7 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
   const MaxTextChoice choice = choice_of(list, model->release);
   CKFS_TRY(Undone undone,
-           huggingface(rules_of(recipes.families[model->family], model->given, choice),
+           huggingface(rules_of(*recipes.families[model->family], model->given, choice),
                        std::move(list)));
   std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
   return std::move(undone.list);
@@ -439,10 +439,10 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
   const auto model = of_release(found, options.release);
   if (model == nullptr) return tree_of_release(catalog, found, dtype, options, recipes);
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
-  list = without_others(std::move(list), *recipes.families[model->family].maxtext);
+  list = without_others(std::move(list), *recipes.families[model->family]->maxtext);
   MaxTextChoice choice = choice_of(list, options.release);
   choice.dtype = dtype;
-  const MaxTextRules rules = rules_of(recipes.families[model->family], model->config, choice);
+  const MaxTextRules rules = rules_of(*recipes.families[model->family], model->config, choice);
   TensorList axes;
   if (options.axes) {
     CKFS_TRY(axes, cast_tensors(catalog, model, dtype));

@@ -91,7 +91,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   for (const RecipeView& view : recipes->views) apply(*catalog, view.rules, config);
-  for (const ModelFamily& family : recipes->families) {
+  for (const auto& known : recipes->families) {
+    const ModelFamily& family = *known;
     for (const auto& [layout, rules] : family.layouts) apply(*catalog, rules, config);
     if (!family.maxtext) continue;
     RuleList both = family.maxtext->unscanned;

@@ -845,7 +845,8 @@ TEST(ConfigNumbers, AreSoughtAmongFewMembers) {
 
 TEST(BuiltInRecipes, HaveOneFileForEachModel) {
   std::set<std::string> models;
-  for (const ModelFamily& family : built_in_recipes().families) {
+  for (const auto& known : built_in_recipes().families) {
+    const ModelFamily& family = *known;
     if (family.layouts.empty()) continue;
     for (const std::string& model : family.models) {
       EXPECT_TRUE(models.insert(model).second) << family.file << ": " << model;
@@ -858,7 +859,8 @@ TEST(BuiltInRecipes, HaveOneFileForEachModel) {
 
 TEST(BuiltInRecipes, HaveOneListForEachModelOfAProgram) {
   std::set<std::string> models;
-  for (const ModelFamily& family : built_in_recipes().families) {
+  for (const auto& known : built_in_recipes().families) {
+    const ModelFamily& family = *known;
     if (!family.programs.contains("megatron")) continue;
     for (const std::string& model : family.models) {
       EXPECT_TRUE(models.insert(model).second) << family.file << ": " << model;
@@ -929,7 +931,8 @@ std::string renamed(const RuleList& rules, const std::string& name) {
 }
 
 TEST(BuiltInRecipes, LeaveNamesThatAreThoseOfTheFusedLayout) {
-  for (const ModelFamily& family : built_in_recipes().families) {
+  for (const auto& known : built_in_recipes().families) {
+    const ModelFamily& family = *known;
     const auto fused = family.layouts.find("fused");
     if (fused == family.layouts.end()) continue;
     std::set<std::string> names;
@@ -981,7 +984,8 @@ TEST(BuiltInRecipes, MakeEveryLayoutOfEveryOther) {
       R"({"num_local_experts": 4, "n_routed_experts": 4, "num_experts": 4, "moe_num_experts": 4,
           "hidden_size": 6, "moe_intermediate_size": 4})",
       "config.json");
-  for (const ModelFamily& family : built_in_recipes().families) {
+  for (const auto& known : built_in_recipes().families) {
+    const ModelFamily& family = *known;
     if (family.layouts.empty()) continue;
     SCOPED_TRACE(family.file);
     ModelCatalog model;

@@ -142,11 +142,12 @@ struct ModelFamily {
 struct FoundTree;
 struct FoundNames;
 
-/// The families that are built in, and what the files of --recipe say.
+/// The families that are built in, and what the files of --recipe say. A copy shares their rules.
 struct Recipes {
   std::vector<RecipeView> views;
-  std::vector<ModelFamily> families;
-  std::map<std::string, std::vector<Rule>, std::less<>> lists;  // to use in rules
+  std::vector<std::shared_ptr<const ModelFamily>> families;
+  /// Rules to use in others.
+  std::map<std::string, std::shared_ptr<const std::vector<Rule>>, std::less<>> lists;
   /// The model by --family: a model_type, or a MaxText model_name. Empty: config.json decides.
   std::string family = {};
   /// The model that the checkpoint's tree is made of, found once for all views (maxtext_tree.h).

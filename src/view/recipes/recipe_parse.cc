@@ -371,7 +371,7 @@ Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const 
         return fail(ErrorCode::Corrupt, "{}:{}: there is no list {} before this one", file,
                     item.line, quote(name));
       }
-      for (Rule rule : used->second) {
+      for (Rule rule : *used->second) {
         rule.when.insert(rule.when.begin(), when.begin(), when.end());
         list.rules.push_back(std::move(rule));
       }
@@ -397,7 +397,8 @@ Result<void> parse_lists(const JsonNode& root, std::string_view file, Recipes& r
       return fail(ErrorCode::Corrupt, "{}:{}: lists of more than {} rules", file,
                   lists->items[i].line, kMaxListed);
     }
-    if (!recipes.lists.emplace(lists->keys[i], std::move(list.rules)).second) {
+    auto rules = std::make_shared<const std::vector<Rule>>(std::move(list.rules));
+    if (!recipes.lists.emplace(lists->keys[i], std::move(rules)).second) {
       return fail(ErrorCode::Corrupt, "{}:{}: there is a list {} already", file,
                   lists->items[i].line, quote(lists->keys[i]));
     }
@@ -583,7 +584,7 @@ Result<Recipes> add_recipe(Recipes recipes, std::string_view text, std::string_v
   CKFS_TRY_VOID(parse_lists(root, file, recipes));
   if (root.find("family") != nullptr) {
     CKFS_TRY(ModelFamily family, parse_family(root, file, recipes));
-    recipes.families.push_back(std::move(family));
+    recipes.families.push_back(std::make_shared<const ModelFamily>(std::move(family)));
     return recipes;
   }
   if (root.find("view") == nullptr) {
@@ -629,24 +630,24 @@ bool has_model(const ModelFamily& family, std::string_view name) {
 }  // namespace
 
 bool Recipes::knows_family() const {
-  return std::ranges::any_of(families, [&](const ModelFamily& known) {
-    return has_model(known, family) || has_stem_of(known, family);
+  return std::ranges::any_of(families, [&](const auto& known) {
+    return has_model(*known, family) || has_stem_of(*known, family);
   });
 }
 
 std::vector<std::string> Recipes::models(const ConfigNumbers& config) const {
   if (family.empty()) return config.families();
   std::vector<std::string> names{family};
-  for (const ModelFamily& known : families) {
-    if (has_stem_of(known, family)) std::ranges::copy(known.models, std::back_inserter(names));
+  for (const auto& known : families) {
+    if (has_stem_of(*known, family)) std::ranges::copy(known->models, std::back_inserter(names));
   }
   return names;
 }
 
 const ModelFamily* Recipes::find_layouts(const ConfigNumbers& config) const {
   for (const std::string& model : models(config)) {
-    for (const ModelFamily& known : std::views::reverse(families)) {
-      if (!known.layouts.empty() && has_model(known, model)) return &known;
+    for (const auto& known : std::views::reverse(families)) {
+      if (!known->layouts.empty() && has_model(*known, model)) return known.get();
     }
   }
   return nullptr;
@@ -655,26 +656,26 @@ const ModelFamily* Recipes::find_layouts(const ConfigNumbers& config) const {
 const ProgramRules* Recipes::find_program(std::string_view program,
                                           const ConfigNumbers& config) const {
   for (const std::string& model : models(config)) {
-    for (const ModelFamily& known : std::views::reverse(families)) {
-      const auto rules = known.programs.find(program);
-      if (rules != known.programs.end() && has_model(known, model)) return &rules->second;
+    for (const auto& known : std::views::reverse(families)) {
+      const auto rules = known->programs.find(program);
+      if (rules != known->programs.end() && has_model(*known, model)) return &rules->second;
     }
   }
   return nullptr;
 }
 
 const ModelFamily* Recipes::find_maxtext(const ConfigNumbers& config) const {
-  for (const ModelFamily& known : std::views::reverse(families)) {
-    if (!family.empty() && has_stem_of(known, family)) return &known;
+  for (const auto& known : std::views::reverse(families)) {
+    if (!family.empty() && has_stem_of(*known, family)) return known.get();
   }
   const auto fits = [&](const Condition& condition) {
     return condition.holds({.config = &config, .captures = {}}).value_or(false);
   };
   for (const std::string& model : models(config)) {
-    for (const ModelFamily& known : std::views::reverse(families)) {
-      if (known.maxtext && has_model(known, model) &&
-          std::ranges::all_of(known.maxtext->where, fits)) {
-        return &known;
+    for (const auto& known : std::views::reverse(families)) {
+      if (known->maxtext && has_model(*known, model) &&
+          std::ranges::all_of(known->maxtext->where, fits)) {
+        return known.get();
       }
     }
   }

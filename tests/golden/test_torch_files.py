@@ -8,7 +8,6 @@ give the same bytes, and these must be the reference's: whole safetensors files 
 """
 import hashlib
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -99,9 +98,7 @@ def differences(expected, view, out):
 
 class WorkDirectory(unittest.TestCase):
     def setUp(self):
-        # In memory, where there is such a place: hundreds of exports wait for the disk otherwise.
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        temporary = tempfile.TemporaryDirectory(prefix="ckfs-golden-", dir=memory)
+        temporary = tempfile.TemporaryDirectory(prefix="ckfs-golden-")
         self.addCleanup(temporary.cleanup)
         self.work = pathlib.Path(temporary.name)
 

@@ -5,8 +5,10 @@ Every view comes out of `ckfs cat`, `ckfs export` and a mount, with both readers
 tiles of the normal size and of 4 KiB, every two of these together in some run (ways.RUNS): all must
 give the same bytes, and these must be the reference's.
 """
+import functools
 import json
 import pathlib
+import shutil
 import sys
 import tempfile
 import unittest
@@ -22,6 +24,15 @@ CASES = sorted(path.parent.name for path in ways.DATA.glob("*/expected.json"))
 GOLDEN = [(case, view) for case in CASES
           for view in json.loads((ways.DATA / case / "expected.json").read_text())]
 DTYPES = {"bf16": ("BF16", "bfloat16"), "fp16": ("F16", "float16"), "fp32": ("F32", "float32")}
+
+
+@functools.cache
+def exported(case, view):
+    """An export of the view, which the tests of this file share and do not change."""
+    out = pathlib.Path(tempfile.mkdtemp(prefix="ckfs-golden-"))
+    unittest.addModuleCleanup(shutil.rmtree, out)
+    ways.run("export", ways.DATA / case / "source", view, out / "out")
+    return out / "out"
 
 
 class WorkDirectory(unittest.TestCase):
@@ -57,7 +68,7 @@ class View(WorkDirectory):
                                      ("fp16-safetensors", DTYPES["fp16"])):
                 with self.subTest(case=case, view=view):
                     want = naive.view(ways.DATA / case / "source", dtype)
-                    got = naive.read_all(self.fetch(case, view, "export"))
+                    got = naive.read_all(exported(case, view))
                     self.assertEqual(sorted(want), sorted(got))
                     for name, tensor in want.items():
                         self.assertEqual((tensor.dtype, tensor.shape),
@@ -69,8 +80,8 @@ class View(WorkDirectory):
     def test_consolidated_holds_the_tensors_of_the_fp32_view(self):
         for case in CASES:
             with self.subTest(case=case):
-                consolidated = self.fetch(case, "fp32-consolidated", "export")
-                plain = self.fetch(case, "fp32-safetensors", "export")
+                consolidated = exported(case, "fp32-consolidated")
+                plain = exported(case, "fp32-safetensors")
                 got, want = naive.read_all(consolidated), naive.read_all(plain)
                 self.assertEqual(sorted(want), sorted(got))
                 for name in want:
@@ -87,12 +98,11 @@ class View(WorkDirectory):
             self.assertTrue(source[name].data == got[name].data, name)
 
     def test_named_source_is_the_source(self):
-        for case in CASES:
-            for way in ways.WAYS:
-                with self.subTest(case=case, way=way):
-                    out = self.fetch(case, "source", way)
-                    self.assertTrue(ways.files_of(ways.DATA / case / "source")
-                                    == ways.files_of(out))
+        for case, way in ways.in_turn(CASES, ways.WAYS):
+            with self.subTest(case=case, way=way):
+                out = self.fetch(case, "source", way)
+                self.assertTrue(ways.files_of(ways.DATA / case / "source")
+                                == ways.files_of(out))
 
 
 # What only says how weights are quantized.
@@ -127,7 +137,7 @@ class SideFiles(WorkDirectory):
             for name in DTYPES:
                 view = f"{name}-safetensors"
                 with self.subTest(case=case, view=view):
-                    got = ways.files_of(self.fetch(case, view, "export"))
+                    got = ways.files_of(exported(case, view))
                     want = shown_files(case)
                     # Mirrored shards: the same names throughout.
                     self.assertEqual(sorted(want), sorted(got))
@@ -168,7 +178,7 @@ class SideFiles(WorkDirectory):
             for name in DTYPES:
                 view = f"{name}-safetensors"
                 with self.subTest(case=case, view=view):
-                    out = self.fetch(case, view, "export")
+                    out = exported(case, view)
                     shards = list(out.glob("*.safetensors"))
                     path = out / "model.safetensors.index.json"
                     # One shard of several may be left: the others held nothing but scales.
@@ -188,15 +198,13 @@ class SideFiles(WorkDirectory):
 
 class Listing(WorkDirectory):
     def test_sizes_are_those_of_the_files(self):
-        for case in CASES:
-            for name in DTYPES:
-                view = f"{name}-safetensors"
-                with self.subTest(case=case, view=view):
-                    listed = dict(ways.listing(ways.DATA / case / "source", view))
-                    # Not by `cat`, whose pieces end where the listing says that a file does.
-                    for way in ("export", "mount"):
-                        got = ways.files_of(self.fetch(case, view, way))
-                        self.assertEqual(listed, {path: len(data) for path, data in got.items()})
+        for case, name in ways.in_turn(CASES, DTYPES):
+            view = f"{name}-safetensors"
+            with self.subTest(case=case, view=view):
+                listed = dict(ways.listing(ways.DATA / case / "source", view))
+                # Not by `cat`, whose pieces end where the listing says that a file does.
+                for out in (exported(case, view), self.fetch(case, view, "mount")):
+                    self.assertEqual(listed, {path: len(data) for path, data in ways.files_of(out).items()})
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 their very bytes (but for complex128, which it cannot hold), and `fp32-consolidated@format=bin` what
 torch makes of them.
 
-Seeds are fixed, so that a run can be repeated; CKFS_SEEDS=FIRST-LAST tries others.
+Seeds are fixed, so that a run can be repeated: forty, a hundred with CKFS_GOLDEN=all;
+CKFS_SEEDS=FIRST-LAST tries others.
 """
 import collections
 import json
@@ -20,7 +21,8 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
           torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2,
           torch.float8_e4m3fnuz, torch.float8_e5m2fnuz]
 CAST = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
-FIRST, LAST = map(int, os.environ.get("CKFS_SEEDS", "0-99").split("-"))
+FIRST, LAST = map(int, os.environ.get(
+    "CKFS_SEEDS", "0-99" if os.environ.get("CKFS_GOLDEN") == "all" else "0-39").split("-"))
 
 
 def dense(tensor):

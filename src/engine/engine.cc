@@ -42,6 +42,11 @@ constexpr std::size_t kMostPastCache = 4;
 /// way for one reader, as far as there is room.
 constexpr std::uint64_t kFarStep = 16_MiB;
 constexpr std::uint64_t kFarAhead = 256_MiB;
+/// Towards the end of a file a step is such a part of the rest, and no less than kLastStep:
+/// steps that are under way together end together, and no connection is idle while another brings
+/// the last.
+constexpr std::uint64_t kLastSteps = 16;
+constexpr std::uint64_t kLastStep = 8_MiB;
 
 /// Whether several readers take turns. Then one computes while another waits, so CPUs are scarce,
 /// and reading past the page cache takes a fifth of the CPU time. A reader that waits alone is
@@ -304,11 +309,15 @@ class Engine::Impl {
     // A source that streams is read by one thread while the others decode; one that is only far
     // away by as many threads as there are pieces.
     const auto kind = wish.far && !wish.in_order ? Workers::Kind::Waits : Workers::Kind::Computes;
-    const std::size_t together = wish.in_order   ? kMostTogether
-                                 : past_cache    ? kMostPastCache
-                                 : wish.step > 0 ? wish.step / kPieceBytes
-                                                 : 1;
     for (std::size_t next = 0; next < advice.start.size();) {
+      const std::uint64_t left = stream.file().size - advice.start[next].begin;
+      const std::size_t together =
+          wish.in_order ? kMostTogether
+          : past_cache  ? kMostPastCache
+          : wish.step > 0
+              ? std::clamp(left / kLastSteps, std::min(kLastStep, wish.step), wish.step) /
+                    kPieceBytes
+              : 1;
       std::vector<ByteRange> units;
       do {
         units.push_back(advice.start[next++]);

@@ -36,13 +36,18 @@ constexpr std::uint64_t kOvershoot = 512_KiB;
 constexpr std::uint64_t kMostAhead = 8_MiB;
 /// The same where it streams: one request is under way, one is decoded, and one is read.
 constexpr std::uint64_t kMostInOrder = 16_MiB;
+/// In how many steps a far source is asked for what a reader has earned, until these are as large
+/// as it likes: about as many as it has connections.
+constexpr std::uint64_t kSteps = 16;
 /// The least that is computed ahead without being earned where the source is far away.
 constexpr std::uint64_t kFarStake = 4_MiB;
 
-/// How many bytes ahead each byte earns that was read in order, where the source is far away. More
-/// where it likes large steps, because a reader gets there in fewer answers.
-constexpr std::uint64_t growth_of(const SourceWish& wish) {
-  return wish.step > 0 ? 4 : 1;
+/// How many bytes ahead each byte earns that was read in order, where the source is far away. Many
+/// where it likes large steps: two MiB keep eight connections busy, and a reader that earns its
+/// depth in four answers has lost the time of four. What that risks ends with the tensor, and
+/// readers that have left tensors before risk little.
+std::uint64_t growth_of(const SourceWish& wish, const ReaderHabit& habit) {
+  return wish.step > 0 && !habit.reads_parts() ? 16 : 1;
 }
 
 std::uint64_t distance(std::uint64_t a, std::uint64_t b) {
@@ -114,7 +119,8 @@ ByteRange ReadStream::earned(const RequestRun& run, SourceWish wish) const {
     until = file_->size;
   } else if (wish.far) {
     const std::uint64_t grown =
-        habit_->reads_whole() ? until : std::min(until, from + growth_of(wish) * run.range.size());
+        habit_->reads_whole() ? until
+                              : std::min(until, from + growth_of(wish, *habit_) * run.range.size());
     until = std::min(file_->size, std::max(grown, from + kFarStake));
   } else if (run.range.begin < run.tensor.begin && from < run.tensor.begin + kOvershoot) {
     until = from;  // perhaps it is only the kernel that has come so far
@@ -164,10 +170,10 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
   // A run has to earn its depth, unless it will almost certainly continue and each step would take
   // the time of an answer.
   const bool certain = wish.far && (earned_bytes.end > run.tensor.end || habit_->reads_whole());
-  const std::uint64_t depth = certain ? most
-                              : wish.far
-                                  ? std::clamp(growth_of(wish) * run.range.size(), kFarStake, most)
-                                  : std::clamp(run.range.size(), 1_MiB, most);
+  const std::uint64_t depth =
+      certain    ? most
+      : wish.far ? std::clamp(growth_of(wish, *habit_) * run.range.size(), kFarStake, most)
+                 : std::clamp(run.range.size(), 1_MiB, most);
   run.queued = std::max(run.queued, request.begin);
   // A source that streams, or is far away, is asked in large steps.
   std::uint64_t end = run.range.end + depth;
@@ -179,7 +185,7 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
     end = std::min(end, earned_bytes.end);
     const bool grows = end < earned_bytes.end || end < run.tensor.end;
     const std::uint64_t ahead = end - run.range.end;
-    const std::uint64_t step = std::clamp(ahead / 4, kPieceBytes, wish.step);
+    const std::uint64_t step = std::clamp(ahead / kSteps, kPieceBytes, wish.step);
     if (grows) end = run.queued + (end - std::min(end, run.queued)) / step * step;
     due = end > run.queued;
   }

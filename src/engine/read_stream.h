@@ -40,12 +40,14 @@
 
 namespace ckfs {
 
-/// Whether readers read the tensors that they begin to their ends. Learned from runs that ended;
-/// shared by all streams of an engine, because some loaders open the file anew for each tensor.
+/// Whether readers read the tensors that they begin to their ends, or leave them. Learned from runs
+/// that ended; shared by all streams of an engine, because some loaders open the file anew for each
+/// tensor.
 class ReaderHabit {
  public:
   void ended(bool whole);
   bool reads_whole() const { return score_.load(std::memory_order_relaxed) >= kCertain; }
+  bool reads_parts() const { return score_.load(std::memory_order_relaxed) <= -kCertain; }
 
  private:
   static constexpr int kCertain = 2;

@@ -110,35 +110,54 @@ TEST_F(ReadStreamTest, OfAFarSourceNoMoreIsRiskedThanWasReadAndAFixedAmount) {
   }
 }
 
-TEST_F(ReadStreamTest, OfASourceThatLikesStepsNoMoreIsRiskedThanFourTimesWhatWasRead) {
+TEST_F(ReadStreamTest, OfASourceThatLikesStepsTheTensorIsRiskedUnlessReadersHaveLeftSome) {
   const SourceWish far{.ahead = 256_MiB, .far = true, .step = 16_MiB};
-  const auto stream = open();
-  for (std::uint64_t end = 1_MiB; end <= 12_MiB; end += 1_MiB) {
-    const auto advice = stream->advise({end - 1_MiB, end}, far);
-    for (const ByteRange& unit : advice.start) EXPECT_LE(unit.end, end + std::max(4_MiB, 4 * end));
-    stream->answered({end - 1_MiB, end});
-  }
+  const auto most_of = [&](std::uint64_t factor) {
+    const auto stream = open();
+    std::uint64_t furthest = 0;
+    for (std::uint64_t end = 1_MiB; end <= 12_MiB; end += 1_MiB) {
+      const auto advice = stream->advise({end - 1_MiB, end}, far);
+      for (const ByteRange& unit : advice.start) {
+        EXPECT_LE(unit.end, std::max(end + 4_MiB, std::min(end + factor * end, 14_MiB)));
+        furthest = std::max(furthest, unit.end - end);
+      }
+      stream->answered({end - 1_MiB, end});
+    }
+    return furthest;
+  };
+  EXPECT_GE(most_of(16), 11_MiB);  // at once
+  habit_->ended(false);
+  ASSERT_TRUE(habit_->reads_parts());
+  EXPECT_LE(most_of(1), 7_MiB);
 }
 
-TEST_F(ReadStreamTest, AFarSourceIsAskedInStepsAsLargeAsItLikesAndEarlyEnough) {
-  const SourceWish far{.ahead = 64_MiB, .far = true, .step = 16_MiB};
-  const auto stream = open({.whole = true});
-  std::uint64_t steps = 0, started = 0;
-  for (std::uint64_t read = 0; read < 300_MiB; read += 1_MiB) {
-    const auto advice = stream->advise({read, read + 1_MiB}, far);
-    if (read >= 140_MiB && !advice.start.empty()) {
-      ++steps;
-      started = advice.start.back().end;
-      EXPECT_GE(advice.start.size(), 15U);
+TEST_F(ReadStreamTest, AFarSourceIsAskedInSteps) {
+  struct Case {
+    std::uint64_t ahead, step, expected;  // MiB
+  };
+  // As large as it likes, but sixteen of them at least are under way together.
+  for (const Case& each : {Case{64, 16, 4}, Case{64, 2, 2}, Case{128, 16, 8}}) {
+    const SourceWish far{.ahead = each.ahead << 20, .far = true, .step = each.step << 20};
+    const auto stream = open({.whole = true});
+    std::uint64_t steps = 0, started = 0;
+    const std::uint64_t end = 400_MiB - far.ahead, begin = end - 96_MiB;
+    for (std::uint64_t read = 0; read < end; read += 1_MiB) {
+      const auto advice = stream->advise({read, read + 1_MiB}, far);
+      if (!advice.start.empty()) {
+        started = advice.start.back().end;
+        if (read >= begin) {
+          ++steps;
+          EXPECT_GE(advice.start.size(), each.expected - 1);
+        }
+      }
+      // What is under way is never less than what is wanted ahead, but for one step.
+      if (read >= begin) {
+        EXPECT_GE(started, read + far.ahead - (each.expected << 20));
+      }
+      stream->answered({read, read + 1_MiB});
     }
-    // What is under way is never less than what is wanted ahead, but for one step.
-    if (read >= 180_MiB) {
-      EXPECT_GE(started, read + 1_MiB + 64_MiB - 17_MiB);
-    }
-    stream->answered({read, read + 1_MiB});
+    EXPECT_NEAR(static_cast<double>(steps), 96. / static_cast<double>(each.expected), 2);
   }
-  EXPECT_LE(steps, 11U);
-  EXPECT_GE(steps, 9U);
 }
 
 TEST_F(ReadStreamTest, ASourceThatStreamsIsAskedInLargeStepsAndNotHintedAt) {

@@ -56,7 +56,8 @@ inline Ints wide(Codes codes) {
   return __builtin_bit_cast(Ints, __builtin_convertvector(codes, Words));
 }
 
-/// A dtype of values. Objects hold the constants of a loop.
+/// A dtype of values. Objects hold the constants of a loop. Their constructors are written out: at
+/// -O0, GCC 12 cannot compile implicit ones that have vectors of 64 bytes.
 template <DType kFrom>
 struct Lane;
 
@@ -76,6 +77,7 @@ struct Lane<DType::BF16> {
   using Code = std::uint16_t;
   using Codes = Vector<Code>::Type;
 
+  Lane() {}  // NOLINT(modernize-use-equals-default)
   Floats widen(Codes codes) const { return numbers(wide(codes) << 16); }
   /// NaNs are results of arithmetic on widened ones and on plain_nan(), whose lower half is zero:
   /// the sum does not carry into their signs.
@@ -97,6 +99,7 @@ struct Lane<DType::F16> {
   using Code = std::uint16_t;
   using Codes = Vector<Code>::Type;
 
+  Lane() {}  // NOLINT(modernize-use-equals-default)
   Floats widen(Codes codes) const {
     const Ints in = wide(codes);
     const Ints magnitude = in & magnitudes_;
@@ -148,6 +151,7 @@ class Coder;
 template <int kMantissa, int kLeast, std::int32_t kMost>
 class SmallFloatCoder {
  public:
+  SmallFloatCoder() {}  // NOLINT(modernize-use-equals-default)
   Ints magnitudes_of(Floats values) const {
     const Ints clamped = least(bits(values) & magnitudes_, most_);
     // The exponent that gives the step between codes: that of the value, or of all subnormals. A
@@ -174,6 +178,7 @@ class SmallFloatCoder {
 template <>
 class Coder<CodeKind::E4M3> : SmallFloatCoder<3, -6, 0x43e00000> {  // 448
  public:
+  Coder() {}  // NOLINT(modernize-use-equals-default)
   Ints operator()(Floats values) const {
     // NaN is the code after the largest, without a sign.
     const Ints is_nan = nan_of(values);
@@ -187,6 +192,7 @@ class Coder<CodeKind::E4M3> : SmallFloatCoder<3, -6, 0x43e00000> {  // 448
 template <>
 class Coder<CodeKind::E2M1> : SmallFloatCoder<1, 0, 0x40c00000> {  // 6
  public:
+  Coder() {}  // NOLINT(modernize-use-equals-default)
   Ints operator()(Floats values) const {
     return (magnitudes_of(values) & ~nan_of(values)) | ((values < Floats{}) & sign_);
   }
@@ -198,6 +204,7 @@ class Coder<CodeKind::E2M1> : SmallFloatCoder<1, 0, 0x40c00000> {  // 6
 template <std::int32_t kLow, std::int32_t kHigh, std::int32_t kAdded>
 class IntegerCoder {
  public:
+  IntegerCoder() {}  // NOLINT(modernize-use-equals-default)
   Ints operator()(Floats values) const {
     const Floats clamped = least(largest(low_, values), high_);
     // A sum with 1.5 * 2^23 has no place below 1.

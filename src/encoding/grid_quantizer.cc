@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/checked.h"
 #include "base/rounding.h"
@@ -57,6 +58,7 @@ struct GridRecipe {
   std::string_view scale;
   ScaleType scale_type;
   GridScale (*scale_of)(const Rectangle&);
+  std::optional<GroupForm> groups = {};  // for which there are kernels
   std::string_view text;
   bool asymmetric = false;
   bool shape = false;      // has weight_shape
@@ -127,8 +129,11 @@ GridScale ct_fp8_scale(const Rectangle& of) {
 GridScale ct_int8_scale(const Rectangle& of) {
   return ct_scale(of, 127.5F);
 }
-GridScale ct_int4_scale(const Rectangle& of) {
-  return ct_scale(of, 7.5F);
+/// Of forms that kernels of groups know, too.
+template <GroupForm kForm>
+GridScale scale_of_group(const Rectangle& of) {
+  const GroupScale scale = group_scale(kForm, of.from, of.top, of.global);
+  return {scale.used, 0, scale.stored};
 }
 
 GridScale ct_int4_asymmetric_scale(const Rectangle& of) {
@@ -141,54 +146,11 @@ GridScale ct_int4_asymmetric_scale(const Rectangle& of) {
   return {scale, zero + 0.0F, bits_in(of.from, scale)};
 }
 
-/// Powers of two: half a step of E2M1 is added to the largest value's bits, its exponent is kept,
-/// and `offset`, that of the code's largest exponent, is taken off.
-GridScale mx_scale(const Rectangle& of, int offset) {
-  const int mantissa = of.from == DType::BF16 ? 7 : of.from == DType::F16 ? 10 : 23;
-  const int full = of.from == DType::F16 ? 31 : 255;
-  const int bias = of.from == DType::F16 ? 15 : 127;
-  // A NaN and half a step are beyond infinity, which is full; in F32 they wrap.
-  int byte = 0;
-  if (std::isnan(of.top)) {
-    byte = of.from == DType::F32 ? 0 : 255;
-  } else {
-    const int exponent = static_cast<int>(
-        (std::uint64_t{bits_in(of.from, of.top)} + (std::uint64_t{1} << (mantissa - 2))) >>
-        mantissa);
-    byte = exponent == 0      ? 0
-           : exponent >= full ? 255
-                              : std::clamp(127 + exponent - bias - offset, 0, 255);
-  }
-  // 2^(byte - 127): the number whose exponent has these bits, except the ends.
-  const auto power = std::bit_cast<float>(static_cast<std::uint32_t>(byte) << 23);
-  float scale = rounded_to(of.from, byte == 0 ? 0x1p-127F : power);
-  if (scale == 0) scale = 1;
-  const std::uint32_t stored = std::isinf(scale) ? 127 : f32_bits(scale) >> 23;
-  return {scale, 0, stored};
-}
-GridScale mxfp4_scale(const Rectangle& of) {
-  return mx_scale(of, 2);
-}
-GridScale mxfp8_scale(const Rectangle& of) {
-  return mx_scale(of, 8);
-}
-
 /// The scale of all scales of a set of tensors whose largest value is `maximum`.
 float nvfp4_global(DType from, float maximum) {
   const float top = larger(maximum, from == DType::F16 ? 0x1p-14F : 0x1p-126F);
   const float scale = rounded_to(from, rounded_to(from, 1.0F / top) * 2688.0F);
   return std::isfinite(scale) ? scale : 1.0F;
-}
-
-float e4m3_value(std::uint8_t code) {
-  return std::bit_cast<float>(bits_of::Format<DType::F8E4M3>::widen(code));
-}
-
-GridScale nvfp4_scale(const Rectangle& of) {
-  const float local = rounded_to(of.from, of.top / 6.0F);
-  std::uint8_t code = e4m3_code(of.global * local);
-  if ((code & 0x7f) == 0) code = e4m3_code(0.125F);
-  return {e4m3_value(code) / of.global, 0, code};
 }
 
 float GridRecipe::global_of(DType from, float maximum) const {
@@ -197,8 +159,8 @@ float GridRecipe::global_of(DType from, float maximum) const {
 
 /// bitsandbytes 0.50: whole blocks are multiplied with the reciprocal, the last is divided.
 GridScale nf4_scale(const Rectangle& of) {
+  if (of.whole) return scale_of_group<GroupForm::Nf4>(of);
   const float least = larger(of.top, 1e-38F);
-  if (of.whole) return {1.0F / least, 0, f32_bits(of.top)};
   return {least, 0, f32_bits(least)};
 }
 
@@ -266,7 +228,8 @@ const GridRecipe& recipe_of(QuantizedForm form) {
                                       .arithmetic = RoundedQuotient,
                                       .scale = "weight_scale",
                                       .scale_type = ScaleType::OfValues,
-                                      .scale_of = ct_int4_scale,
+                                      .scale_of = scale_of_group<GroupForm::Int4>,
+                                      .groups = GroupForm::Int4,
                                       .text = "INT4 in I32 words with scales",
                                       .shape = true};
   static constexpr GridRecipe kCtInt4Asymmetric{
@@ -288,7 +251,8 @@ const GridRecipe& recipe_of(QuantizedForm form) {
                                        .arithmetic = RoundedQuotient,
                                        .scale = "weight_scale",
                                        .scale_type = ScaleType::U8,
-                                       .scale_of = mxfp4_scale,
+                                       .scale_of = scale_of_group<GroupForm::Mxfp4>,
+                                       .groups = GroupForm::Mxfp4,
                                        .text = "MXFP4"};
   static constexpr GridRecipe kCtMxfp8{.codes = "weight",
                                        .code_dtype = DType::F8E4M3,
@@ -297,7 +261,8 @@ const GridRecipe& recipe_of(QuantizedForm form) {
                                        .arithmetic = RoundedQuotient,
                                        .scale = "weight_scale",
                                        .scale_type = ScaleType::U8,
-                                       .scale_of = mxfp8_scale,
+                                       .scale_of = scale_of_group<GroupForm::Mxfp8>,
+                                       .groups = GroupForm::Mxfp8,
                                        .text = "MXFP8"};
   static constexpr GridRecipe kCtNvfp4{.codes = "weight_packed",
                                        .code_dtype = DType::U8,
@@ -306,7 +271,8 @@ const GridRecipe& recipe_of(QuantizedForm form) {
                                        .arithmetic = Quotient,
                                        .scale = "weight_scale",
                                        .scale_type = ScaleType::F8E4M3,
-                                       .scale_of = nvfp4_scale,
+                                       .scale_of = scale_of_group<GroupForm::Nvfp4>,
+                                       .groups = GroupForm::Nvfp4,
                                        .text = "NVFP4",
                                        .in_sets = true};
   static constexpr GridRecipe kNf4{.codes = "weight",
@@ -317,6 +283,7 @@ const GridRecipe& recipe_of(QuantizedForm form) {
                                    .scale = "weight.absmax",
                                    .scale_type = ScaleType::F32,
                                    .scale_of = nf4_scale,
+                                   .groups = GroupForm::Nf4,
                                    .text = "nf4 with F32 scales",
                                    .flat = true};
   switch (form) {
@@ -383,6 +350,7 @@ class GridQuantizer final : public Quantizer {
         width_(ckfs::bytes_of(from, 1)),
         is_run_(granule.rows == 1 && (rows_ == 1 || columns_ % granule.columns == 0) &&
                 (recipe.packed != PackedAs::Words || columns_ % 8 == 0)),
+        in_groups_(is_run_ && recipe.groups && granule.columns % 16 == 0),
         maxima_(find_maxima(from)),
         extremes_(find_extremes(from)) {
     add_outputs();
@@ -417,8 +385,25 @@ class GridQuantizer final : public Quantizer {
     return needs_maximum() && kinds_[output] <= OutputKind::Global;
   }
 
-  Result<void> quantize(std::size_t output, ElementRange elements, const Values& values,
+  Result<void> quantize(std::size_t output, ElementRange elements, const Values& given,
                         std::span<std::byte> out) const override {
+    Values values = given;
+    if (in_groups_ && kinds_[output] <= OutputKind::Scales) {
+      const bool codes = kinds_[output] == OutputKind::Codes;
+      const std::int64_t groups = elements.count / granule_.columns;
+      const std::int64_t made = groups * granule_.columns;
+      find_quantize_groups(*recipe_.groups, from_, values.kernels)(
+          values.values,
+          {static_cast<std::size_t>(granule_.columns), static_cast<std::size_t>(groups),
+           recipe_.global_of(from_, values.maximum)},
+          codes ? out.data() : nullptr, codes ? nullptr : out.data());
+      // What is left is a last, shorter group.
+      elements = {elements.first + made, elements.count - made};
+      values.values += static_cast<std::size_t>(made) * width_;
+      out = out.subspan(codes ? packed_bytes(made)
+                              : static_cast<std::size_t>(groups) * scale_bytes());
+      if (elements.count == 0) return {};
+    }
     switch (kinds_[output]) {
       case OutputKind::Codes:
         for_each_band(elements, values, [&](const Band& band) {
@@ -725,7 +710,8 @@ class GridQuantizer final : public Quantizer {
   const std::int64_t rows_, columns_;
   const QuantizedGranule granule_;
   const std::size_t width_;
-  const bool is_run_;  // the values are one row, for all that matters
+  const bool is_run_;     // the values are one row, for all that matters
+  const bool in_groups_;  // which kernels know
   const MaximaKernel maxima_;
   const ExtremesKernel extremes_;
   std::vector<OutputKind> kinds_;

@@ -47,6 +47,7 @@ struct TransposeBand {
 namespace lanes {  // loops that a compiler makes vectors of; for any CPU
 QuantizeKernel quantize(DType from, CodeKind kind, CodeArithmetic arithmetic);
 MaximaKernel maxima(DType from);
+QuantizeGroupsKernel quantize_groups(GroupForm form, DType from);
 }  // namespace lanes
 
 #ifdef __x86_64__
@@ -61,6 +62,7 @@ ScaleNibblesKernel scale_nibbles(DType to);
 UnpackKernel unpack();
 QuantizeKernel quantize(DType from, CodeKind kind, CodeArithmetic arithmetic);
 MaximaKernel maxima(DType from);
+QuantizeGroupsKernel quantize_groups(GroupForm form, DType from);
 }  // namespace avx2
 
 namespace avx512 {  // Requires: vectors() >= Vectors::Avx512
@@ -71,6 +73,7 @@ ScaleNibblesKernel scale_nibbles(DType to);
 AffineKernel affine(CodeOrder order, DType scale, DType to);
 QuantizeKernel quantize(DType from, CodeKind kind, CodeArithmetic arithmetic);
 MaximaKernel maxima(DType from);
+QuantizeGroupsKernel quantize_groups(GroupForm form, DType from);
 }  // namespace avx512
 #endif
 

@@ -51,6 +51,42 @@ using QuantizeKernel = void (*)(const std::byte* in, const GroupScales& scales, 
 QuantizeKernel find_quantize(DType from, CodeKind kind, CodeArithmetic arithmetic,
                              KernelSet set = KernelSet::Fast);
 
+/// Forms whose groups of consecutive values each have a scale that follows from their largest
+/// magnitude alone.
+enum class GroupForm : std::uint8_t {
+  Int4,   // compressed-tensors: the magnitude / 7.5 in the values' dtype
+  Mxfp4,  // powers of two in a byte
+  Mxfp8,
+  Nvfp4,  // E4M3, times a global scale
+  Nf4,    // bitsandbytes: whole blocks
+};
+
+/// What values are divided by (nf4: multiplied with), and the bits that are stored.
+struct GroupScale {
+  float used = 1;
+  std::uint32_t stored = 0;
+};
+
+/// The scale of a group of `from` whose largest magnitude is `top`; `global` is that of Nvfp4.
+GroupScale group_scale(GroupForm form, DType from, float top, float global);
+
+/// Whole groups of `values` consecutive values, a multiple of 16, beginning at the first.
+struct Groups {
+  std::size_t values = 16;
+  std::size_t count = 0;
+  float global = 1;  // of GroupForm::Nvfp4
+};
+
+/// Maxima, scales and codes of many groups in one pass. codes: one byte each (Mxfp8) or two a byte,
+/// the first in the low half (Nf4: in the high one); scales: the stored bits, of one byte each
+/// (Mxfp4, Mxfp8, Nvfp4), of the values' dtype (Int4) or of F32 (Nf4). What is nullptr is not made.
+/// A scale that is a NaN has any bits of a NaN.
+using QuantizeGroupsKernel = void (*)(const std::byte* in, const Groups& groups, std::byte* codes,
+                                      std::byte* scales);
+/// For BF16, F16, F32; else nullptr.
+QuantizeGroupsKernel find_quantize_groups(GroupForm form, DType from,
+                                          KernelSet set = KernelSet::Fast);
+
 /// maxima[i / group] = the largest of itself and |in[i]|, for count elements. A NaN is larger than
 /// all, and stays.
 using MaximaKernel = void (*)(const std::byte* in, std::size_t group, float* maxima,

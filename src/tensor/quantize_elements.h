@@ -10,6 +10,7 @@
 
 #include "tensor/float_bits.h"
 #include "tensor/quantize.h"
+#include "tensor/select.h"
 
 namespace ckfs::quantize {
 
@@ -106,6 +107,83 @@ float before_code(float value, float scale, float zero) {
       return round_to<kFrom>(value / scale);
     case CodeArithmetic::RoundedSum:
       return round_to<kFrom>(round_to<kFrom>(value / scale) + zero);
+  }
+}
+
+/// How the codes of a form are made, and stored.
+template <GroupForm kForm>
+struct FormOf;
+template <>
+struct FormOf<GroupForm::Int4> {
+  static constexpr CodeKind kKind = CodeKind::I4;
+  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::RoundedQuotient;
+};
+template <>
+struct FormOf<GroupForm::Mxfp4> {
+  static constexpr CodeKind kKind = CodeKind::E2M1;
+  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::RoundedQuotient;
+};
+template <>
+struct FormOf<GroupForm::Mxfp8> {
+  static constexpr CodeKind kKind = CodeKind::E4M3;
+  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::RoundedQuotient;
+};
+template <>
+struct FormOf<GroupForm::Nvfp4> {
+  static constexpr CodeKind kKind = CodeKind::E2M1;
+  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::Quotient;
+};
+template <>
+struct FormOf<GroupForm::Nf4> {
+  static constexpr CodeKind kKind = CodeKind::NF4;
+  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::Product;
+};
+
+/// Bytes of a stored scale.
+template <GroupForm kForm, DType kFrom>
+inline constexpr std::size_t kScaleBytes = kForm == GroupForm::Int4  ? kBytes<kFrom>
+                                           : kForm == GroupForm::Nf4 ? 4
+                                                                     : 1;
+/// Codes of a byte.
+template <GroupForm kForm>
+inline constexpr std::size_t kCodesInByte = kForm == GroupForm::Mxfp8 ? 1 : 2;
+
+/// What a scale of 0 is replaced by.
+template <DType kFrom>
+inline constexpr float kEps = kFrom == DType::BF16  ? 0x1p-7F
+                              : kFrom == DType::F16 ? 0x1p-10F
+                                                    : 0x1p-23F;
+/// The bits of the mantissa, the bias of the exponent and the exponent of infinity.
+template <DType kFrom>
+inline constexpr int kMantissaBits = kFrom == DType::BF16  ? 7
+                                     : kFrom == DType::F16 ? 10
+                                                           : 23;
+template <DType kFrom>
+inline constexpr int kBias = kFrom == DType::F16 ? 15 : 127;
+template <DType kFrom>
+inline constexpr int kFullExponent = kFrom == DType::F16 ? 31 : 255;
+/// The exponent of the largest code.
+template <GroupForm kForm>
+inline constexpr int kCodeExponent = kForm == GroupForm::Mxfp4 ? 2 : 8;
+
+/// `use.operator()<kFrom, kForm>()`; else nullptr.
+template <typename Use>
+auto select_groups(GroupForm form, DType from, Use use) {
+  const auto with = [&]<GroupForm kForm>() {
+    return select<DType::BF16, DType::F16, DType::F32>(
+        from, [&]<DType kFrom>() { return use.template operator()<kFrom, kForm>(); });
+  };
+  switch (form) {
+    case GroupForm::Int4:
+      return with.template operator()<GroupForm::Int4>();
+    case GroupForm::Mxfp4:
+      return with.template operator()<GroupForm::Mxfp4>();
+    case GroupForm::Mxfp8:
+      return with.template operator()<GroupForm::Mxfp8>();
+    case GroupForm::Nvfp4:
+      return with.template operator()<GroupForm::Nvfp4>();
+    default:
+      return with.template operator()<GroupForm::Nf4>();
   }
 }
 

@@ -50,9 +50,15 @@ inline V largest(V a, V b) {
   return a > b ? a : b;
 }
 
-/// Codes of 16 bits.
+/// Codes of 16 bits, and 32.
 template <typename Codes>
 inline Ints wide(Codes codes) {
+#ifdef __AVX512F__
+  // GCC 12 widens the halves and joins them: five instructions for one.
+  if constexpr (sizeof(Codes) == 32) {
+    return __builtin_bit_cast(Ints, _mm512_cvtepu16_epi32(__builtin_bit_cast(__m256i, codes)));
+  }
+#endif
   return __builtin_bit_cast(Ints, __builtin_convertvector(codes, Words));
 }
 
@@ -69,6 +75,7 @@ struct Lane<DType::F32> {
   Floats widen(Codes codes) const { return __builtin_bit_cast(Floats, codes); }
   Floats rounded(Floats values) const { return values; }
   static float widen_one(Code code) { return __builtin_bit_cast(float, code); }
+  Ints narrowed(Floats values) const { return bits(values); }
   static constexpr Code kMagnitudes = 0x7fffffff;
 };
 
@@ -86,6 +93,8 @@ struct Lane<DType::BF16> {
     return numbers((in + half_ + ((in >> 16) & one_)) & kept_);
   }
   static float widen_one(Code code) { return __builtin_bit_cast(float, std::uint32_t{code} << 16); }
+  /// The bits of values that the dtype has, without signs.
+  Ints narrowed(Floats values) const { return bits(values) >> 16; }
   static constexpr Code kMagnitudes = 0x7fff;
 
  private:
@@ -123,6 +132,12 @@ struct Lane<DType::F16> {
     return numbers((magnitude < wide_first_normal_ ? small : large) | (in ^ magnitude));
   }
   static float widen_one(Code code) { return Lane().widen(Codes{} + code)[0]; }
+  Ints narrowed(Floats values) const {
+    const Ints in = bits(values);
+    const Ints large = in >= wide_infinity_ ? bias_of_infinity_ : bias_;
+    const Ints counted = __builtin_convertvector(values * most_counts_, Ints);
+    return in < wide_first_normal_ ? counted : (in - large) >> 13;
+  }
   static constexpr Code kMagnitudes = 0x7fff;
 
  private:
@@ -131,6 +146,7 @@ struct Lane<DType::F16> {
   const Ints bias_of_infinity_ = all_of<Ints>(0x70000000);
   const Ints bias_ = all_of<Ints>(0x38000000);
   const Ints first_normal_ = all_of<Ints>(0x400);
+  const Floats most_counts_ = all_of<Floats>(0x1p24F);
   const Floats least_ = all_of<Floats>(0x1p-24F);
   const Ints wide_magnitudes_ = all_of<Ints>(kMagnitude);
   const Ints wide_infinity_ = all_of<Ints>(kInfinityBits);
@@ -193,8 +209,9 @@ template <>
 class Coder<CodeKind::E2M1> : SmallFloatCoder<1, 0, 0x40c00000> {  // 6
  public:
   Coder() {}  // NOLINT(modernize-use-equals-default)
-  Ints operator()(Floats values) const {
-    return (magnitudes_of(values) & ~nan_of(values)) | ((values < Floats{}) & sign_);
+  /// Of values that are negative below `zero`.
+  Ints operator()(Floats values, Floats zero = Floats{}) const {
+    return (magnitudes_of(values) & ~nan_of(values)) | ((values < zero) & sign_);
   }
 
  private:
@@ -335,7 +352,253 @@ void maxima_of(const std::byte* in, std::size_t group, float* maxima, std::size_
   }
 }
 
+/// The first and the second half of a vector.
+template <typename Codes>
+struct Halves;
+template <>
+struct Halves<Vector<std::uint16_t>::Type> {
+  typedef std::uint16_t Type __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+  static constexpr std::size_t kParts = 2;
+};
+template <>
+struct Halves<Vector<std::uint32_t>::Type> {
+  typedef std::uint32_t Type __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+  static constexpr std::size_t kParts = 4;
+};
+
+/// The largest element of each of 16 vectors. Each is folded to 16 bytes first; then two at a time
+/// become one, whose elements are by turns those of the two.
+template <typename Codes>
+inline Codes tops_of(const Codes (&vectors)[kLanes]) {
+  using Part = typename Halves<Codes>::Type;
+  constexpr std::size_t kParts = Halves<Codes>::kParts;
+  Part parts[kLanes];
+  for (std::size_t i = 0; i < kLanes; ++i) {
+    Part own[kParts];
+    __builtin_memcpy(own, &vectors[i], sizeof(own));
+    if constexpr (kParts == 4) {
+      own[0] = largest(own[0], own[2]);
+      own[1] = largest(own[1], own[3]);
+    }
+    parts[i] = largest(own[0], own[1]);
+  }
+  const auto joined = [](Part a, Part b) {
+    if constexpr (kParts == 4) {
+      return largest(__builtin_shufflevector(a, b, 0, 4, 1, 5),
+                     __builtin_shufflevector(a, b, 2, 6, 3, 7));
+    } else {
+      return largest(__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11),
+                     __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15));
+    }
+  };
+  // Vector i is joined with the one half of those away, so the order is kept.
+  constexpr std::size_t kEach = kLanes / kParts;
+  for (std::size_t from = 0; from < kLanes; from += kEach) {
+    for (std::size_t half = kEach / 2; half > 0; half /= 2) {
+      for (std::size_t i = 0; i < half; ++i) {
+        parts[from + i] = joined(parts[from + i], parts[from + i + half]);
+      }
+    }
+  }
+  Codes tops;
+  for (std::size_t i = 0; i < kParts; ++i) {
+    __builtin_memcpy(reinterpret_cast<char*>(&tops) + i * sizeof(Part), &parts[i * kEach],
+                     sizeof(Part));
+  }
+  return tops;
+}
+
+/// The scales of 16 groups.
+struct Scales {
+  Floats used;
+  Ints stored;
+};
+
+/// Makes them of the largest magnitudes.
+template <GroupForm kForm, DType kFrom>
+class Scaler {
+ public:
+  Scaler(const Lane<kFrom>& lane, float /*global*/) : lane_(lane) {}
+
+  Scales operator()(typename Lane<kFrom>::Codes tops) const {
+    constexpr std::int32_t kFull = ckfs::quantize::kFullExponent<kFrom>;
+    constexpr std::int32_t kMantissa = ckfs::quantize::kMantissaBits<kFrom>;
+    const Ints top = wide(tops);
+    const Ints exponent = __builtin_bit_cast(
+        Ints, (__builtin_bit_cast(Words, top) + (1U << (kMantissa - 2))) >> kMantissa);
+    constexpr std::int32_t kOffset =
+        127 - ckfs::quantize::kBias<kFrom> - ckfs::quantize::kCodeExponent<kForm>;
+    Ints byte = largest(exponent + kOffset, Ints{});
+    byte = exponent == 0 ? Ints{} : exponent >= kFull ? Ints{} + 255 : byte;
+    if constexpr (kFrom == DType::F32) byte = top > kInfinityBits ? Ints{} : byte;
+    const Ints power = byte == 0 ? Ints{} + 0x00400000 : byte << 23;
+    Floats scale = lane_.rounded(numbers(power));
+    scale = scale == 0 ? Floats{} + 1.0F : scale;
+    const Ints stored = bits(scale) >> 23;
+    return {scale, stored == 255 ? Ints{} + 127 : stored};
+  }
+
+ private:
+  const Lane<kFrom>& lane_;
+};
+
+template <DType kFrom>
+class Scaler<GroupForm::Int4, kFrom> {
+ public:
+  Scaler(const Lane<kFrom>& lane, float /*global*/) : lane_(lane) {}
+
+  Scales operator()(typename Lane<kFrom>::Codes tops) const {
+    Floats scale = lane_.rounded(lane_.widen(tops) / 7.5F);
+    scale = scale == 0 ? Floats{} + ckfs::quantize::kEps<kFrom> : scale;
+    return {scale, lane_.narrowed(scale)};
+  }
+
+ private:
+  const Lane<kFrom>& lane_;
+};
+
+template <DType kFrom>
+class Scaler<GroupForm::Nvfp4, kFrom> {
+ public:
+  Scaler(const Lane<kFrom>& lane, float global) : lane_(lane), global_(global) {}
+
+  Scales operator()(typename Lane<kFrom>::Codes tops) const {
+    const Floats local = lane_.rounded(lane_.widen(tops) / 6.0F);
+    Ints code = coder_(local * global_);
+    code = (code & 0x7f) == 0 ? Ints{} + 0x20 : code;  // 0.125
+    // A subnormal code is a count of 2^-9.
+    const Floats small = __builtin_convertvector(code, Floats) * 0x1p-9F;
+    Floats value = code < 8 ? small : numbers((code << 20) + (120 << 23));
+    value = code == 0x7f ? Floats{} + __builtin_nanf("") : value;
+    return {value / global_, code};
+  }
+
+ private:
+  const Lane<kFrom>& lane_;
+  const Coder<CodeKind::E4M3> coder_;
+  const float global_;
+};
+
+template <DType kFrom>
+class Scaler<GroupForm::Nf4, kFrom> {
+ public:
+  Scaler(const Lane<kFrom>& lane, float /*global*/) : lane_(lane) {}
+
+  Scales operator()(typename Lane<kFrom>::Codes tops) const {
+    const Floats top = lane_.widen(tops);
+    return {1.0F / (top < 1e-38F ? Floats{} + 1e-38F : top), bits(top)};
+  }
+
+ private:
+  const Lane<kFrom>& lane_;
+};
+
+/// Stores the lowest bits of each of the first `count` elements.
+template <std::size_t kBytes>
+inline void store(Ints values, std::byte* out, std::size_t count) {
+  if constexpr (kBytes == 1) {
+    const Bytes narrow = __builtin_convertvector(values, Bytes);
+    __builtin_memcpy(out, &narrow, count);
+  } else if constexpr (kBytes == 2) {
+    const auto narrow = __builtin_convertvector(values, Vector<std::uint16_t>::Type);
+    __builtin_memcpy(out, &narrow, count * 2);
+  } else {
+    __builtin_memcpy(out, &values, count * 4);
+  }
+}
+
+typedef std::uint64_t Pairs __attribute__((vector_size(64)));      // NOLINT(modernize-use-using)
+typedef std::uint8_t PackedBytes __attribute__((vector_size(8)));  // NOLINT(modernize-use-using)
+
+/// Stores 16 codes.
+template <GroupForm kForm>
+inline std::byte* store_codes(Ints codes, std::byte* out) {
+  if constexpr (ckfs::quantize::kCodesInByte<kForm> == 1) {
+    store<1>(codes, out, kLanes);
+    return out + kLanes;
+  } else {
+    // The second of two lies in the upper half of a little-endian number.
+    const auto pairs = __builtin_bit_cast(Pairs, codes);
+    const Pairs joined = kForm == GroupForm::Nf4 ? pairs << 4 | pairs >> 32 : pairs | pairs >> 28;
+    const PackedBytes bytes = __builtin_convertvector(joined, PackedBytes);
+    __builtin_memcpy(out, &bytes, sizeof(bytes));
+    return out + sizeof(bytes);
+  }
+}
+
+/// As many groups at a time as a vector has lanes: their maxima become one vector, so that scales
+/// are made of 16 at once. kVectors: those of a group; 0: any number.
+template <DType kFrom, GroupForm kForm, std::size_t kVectors>
+void groups_of(const std::byte* in, const Groups& groups, std::byte* codes, std::byte* scales) {
+  using Codes = typename Lane<kFrom>::Codes;
+  using Form = ckfs::quantize::FormOf<kForm>;
+  constexpr std::size_t kBytes = sizeof(Codes);
+  constexpr std::size_t kStored = ckfs::quantize::kScaleBytes<kForm, kFrom>;
+  const Lane<kFrom> lane;
+  const Coder<Form::kKind> coder;
+  // Half of the smallest value, which is rounded to zero.
+  const auto below_zero = all_of<Floats>(kFrom == DType::F16 ? -0x1p-25F : -0x1p-134F);
+  const Scaler<kForm, kFrom> scaler(lane, groups.global);
+  const auto made_of = [&](Floats values, float scale) {
+    if constexpr (kForm == GroupForm::Mxfp4 && kFrom != DType::F32) {
+      // The scale is a power of two, so the quotient is a value of the dtype, or so small that it
+      // becomes 0: all that rounding decides is whether that is negative.
+      return coder(values / scale, below_zero);
+    } else {
+      return coder(before_code<Form::kArithmetic>(lane, values, scale, 0));
+    }
+  };
+  const std::size_t vectors = kVectors != 0 ? kVectors : groups.values / kLanes;
+  for (std::size_t first = 0; first < groups.count; first += kLanes) {
+    const std::size_t here = groups.count - first < kLanes ? groups.count - first : kLanes;
+    Codes tops[kLanes];
+    const std::byte* at = in;
+    for (std::size_t i = 0; i < here; ++i) {
+      Codes top{};
+      for (std::size_t k = 0; k < vectors; ++k, at += kBytes) {
+        Codes values;
+        __builtin_memcpy(&values, at, kBytes);
+        top = largest(top, values & Lane<kFrom>::kMagnitudes);
+      }
+      tops[i] = top;
+    }
+    for (std::size_t i = here; i < kLanes; ++i) tops[i] = Codes{};
+    const Scales made = scaler(tops_of(tops));
+    if (scales != nullptr) {
+      store<kStored>(made.stored, scales, here);
+      scales += here * kStored;
+    }
+    if (codes != nullptr) {
+      float used[kLanes];
+      __builtin_memcpy(used, &made.used, sizeof(used));
+      at = in;
+      for (std::size_t i = 0; i < here; ++i) {
+        for (std::size_t k = 0; k < vectors; ++k, at += kBytes) {
+          Codes values;
+          __builtin_memcpy(&values, at, kBytes);
+          codes = store_codes<kForm>(made_of(lane.widen(values), used[i]), codes);
+        }
+      }
+    }
+    in = at;
+  }
+}
+
+template <DType kFrom, GroupForm kForm>
+void quantize_groups_of(const std::byte* in, const Groups& groups, std::byte* codes,
+                        std::byte* scales) {
+  if (groups.values == kLanes) return groups_of<kFrom, kForm, 1>(in, groups, codes, scales);
+  if (groups.values == 2 * kLanes) return groups_of<kFrom, kForm, 2>(in, groups, codes, scales);
+  return groups_of<kFrom, kForm, 0>(in, groups, codes, scales);
+}
+
 }  // namespace
+
+QuantizeGroupsKernel quantize_groups(GroupForm form, DType from) {
+  return ckfs::quantize::select_groups(form, from, []<DType kFrom, GroupForm kForm>() {
+    return QuantizeGroupsKernel{quantize_groups_of<kFrom, kForm>};
+  });
+}
 
 QuantizeKernel quantize(DType from, CodeKind kind, CodeArithmetic arithmetic) {
   return ckfs::quantize::select_quantize(

@@ -2,6 +2,7 @@
 #ifdef __x86_64__
 #include <cstddef>
 #include <cstdint>
+#include <immintrin.h>
 
 #include "tensor/kernel_sets.h"
 #include "tensor/quantize.h"

@@ -228,5 +228,146 @@ TEST(Quantize, GivesTheSameByBothKernelSets) {
   }
 }
 
+/// What both kernels make of groups of `values` of `in`: the same codes and scales, NaN scales
+/// apart.
+void expect_same_groups(GroupForm form, DType dtype, std::size_t values, float global,
+                        const std::vector<std::byte>& in) {
+  const std::size_t count = in.size() / bytes_of(dtype, 1) / values;
+  struct Made {
+    std::vector<std::byte> codes, scales;
+  };
+  const auto made = [&](KernelSet set, bool codes, bool scales) {
+    Made bytes{std::vector<std::byte>(codes ? count * values : 1),
+               std::vector<std::byte>(scales ? count * 4 : 1)};
+    find_quantize_groups(form, dtype, set)(in.data(), {values, count, global},
+                                           codes ? bytes.codes.data() : nullptr,
+                                           scales ? bytes.scales.data() : nullptr);
+    return bytes;
+  };
+  const Made want = made(KernelSet::Reference, true, true);
+  const Made got = made(KernelSet::Fast, true, true);
+  const std::size_t width = form == GroupForm::Int4  ? bytes_of(dtype, 1)
+                            : form == GroupForm::Nf4 ? 4
+                                                     : 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t a = 0, b = 0;
+    std::memcpy(&a, want.scales.data() + i * width, width);
+    std::memcpy(&b, got.scales.data() + i * width, width);
+    const std::uint32_t endless = width == 4 ? 0x7f800000 : dtype == DType::BF16 ? 0x7f80 : 0x7c00;
+    const bool nan = width > 1 && a > endless && b > endless;
+    ASSERT_TRUE(a == b || nan) << name(dtype) << " form " << static_cast<int>(form) << " group "
+                               << i << " of " << values << ": " << a << " " << b;
+  }
+  const auto where = std::ranges::mismatch(want.codes, got.codes);
+  ASSERT_TRUE(where.in1 == want.codes.end())
+      << name(dtype) << " form " << static_cast<int>(form) << " groups of " << values << " byte "
+      << where.in1 - want.codes.begin();
+  EXPECT_EQ(got.codes, made(KernelSet::Fast, true, false).codes);
+  EXPECT_EQ(got.scales, made(KernelSet::Fast, false, true).scales);
+}
+
+constexpr std::array kGroupForms{GroupForm::Int4, GroupForm::Mxfp4, GroupForm::Mxfp8,
+                                 GroupForm::Nvfp4, GroupForm::Nf4};
+
+/// Groups whose largest magnitude is each value of the dtype in turn (by `step`), with smaller ones
+/// of all sizes beside it, in any place.
+std::vector<std::byte> groups_by_top(DType dtype, std::size_t values, std::size_t step) {
+  const std::vector<std::byte> all = all_values(dtype);
+  const std::size_t width = bytes_of(dtype, 1);
+  const std::size_t count = (dtype == DType::F32 ? 1 << 13 : 1 << 15) / step;  // magnitudes
+  std::vector<std::byte> in(count * values * width);
+  std::uint32_t state = 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t top = 0;
+    std::memcpy(&top, all.data() + i * step * width, width);
+    const std::uint32_t sign = width == 2 ? 0x8000 : 0x80000000;
+    top &= ~sign;
+    for (std::size_t k = 0; k < values; ++k) {
+      state = state * 1664525 + 1013904223;
+      const bool is_top = k == i % values;
+      // Now and then far smaller, else near to the borders between codes.
+      const std::uint32_t below = state >> 8 & (width == 2 ? (k % 4 == 0 ? 0x7fff : 0x1ff)
+                                                           : (k % 4 == 0 ? 0x7fffff : 0x1ffffff));
+      std::uint32_t bits = is_top || below > top ? top : top - below;
+      if ((state >> 31) != 0) bits |= sign;
+      std::memcpy(in.data() + (i * values + k) * width, &bits, width);
+    }
+  }
+  return in;
+}
+
+TEST(QuantizeGroups, GivesTheSameByBothKernelSetsForEachLargestMagnitude) {
+  for (const DType dtype : {DType::BF16, DType::F16, DType::F32}) {
+    for (const std::size_t values : {std::size_t{16}, std::size_t{32}, std::size_t{48}}) {
+      const std::vector<std::byte> in = groups_by_top(dtype, values, values == 16 ? 1 : 13);
+      for (const GroupForm form : kGroupForms) {
+        expect_same_groups(form, dtype, values, form == GroupForm::Nvfp4 ? 1536.0F : 1.0F, in);
+      }
+    }
+  }
+}
+
+TEST(QuantizeGroups, GivesTheSameByBothKernelSetsForAllValuesAndAnyNumberOfGroups) {
+  for (const DType dtype : {DType::BF16, DType::F16, DType::F32}) {
+    const std::vector<std::byte> all = all_values(dtype);
+    const std::size_t width = bytes_of(dtype, 1);
+    for (const GroupForm form : kGroupForms) {
+      for (const float global : {1.0F, 3.5e-5F, 6.5e8F, 1e38F, 3e-39F}) {
+        expect_same_groups(form, dtype, 16, global, all);
+        if (form != GroupForm::Nvfp4) break;
+      }
+      expect_same_groups(form, dtype, 128, 2.0F, all);
+      for (std::size_t groups = 0; groups < 35; ++groups) {
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(4096 * width);
+        expect_same_groups(form, dtype, 32, 0.75F,
+                           {begin, begin + static_cast<std::ptrdiff_t>(groups * 32 * width)});
+      }
+    }
+  }
+}
+
+/// Each border between codes, one step to either side and the values themselves, in groups of 16
+/// whose scale is one: 15 of them, and one value that makes the scale.
+TEST(QuantizeGroups, GivesTheCodesOfTheDefinitionAtAllBorders) {
+  struct Case {
+    GroupForm form;
+    float top;     // of each group
+    float global;  // makes the scale 1 of it
+    std::vector<float> table;
+  };
+  const std::vector<Case> cases{
+      {GroupForm::Mxfp4, 6, 1, small_floats(2, 1, 1, 8)},
+      {GroupForm::Nvfp4, 6, 1, small_floats(2, 1, 1, 8)},
+      {GroupForm::Mxfp8, 416, 1, small_floats(4, 3, 7, 127)},
+  };
+  for (const Case& of : cases) {
+    std::vector<float> values;
+    for (const float value : borders_of(of.table)) {
+      if (std::fabs(value) > of.top) continue;
+      if (values.size() % 16 == 15) values.push_back(of.top);
+      values.push_back(value);
+    }
+    while (values.size() % 16 != 0) values.push_back(of.top);
+    const std::size_t count = values.size();
+    for (const KernelSet set : {KernelSet::Reference, KernelSet::Fast}) {
+      std::vector<std::byte> codes(count), scales(count / 16);
+      find_quantize_groups(of.form, DType::F32, set)(
+          bytes_of_all(values).data(), {16, count / 16, of.global}, codes.data(), scales.data());
+      for (const std::byte scale : scales) {
+        ASSERT_EQ(std::byte{of.form == GroupForm::Nvfp4 ? std::uint8_t{0x38} : std::uint8_t{127}},
+                  scale);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const bool wide = of.form == GroupForm::Mxfp8;
+        const int got = wide ? std::to_integer<int>(codes[i])
+                             : std::to_integer<int>(codes[i / 2]) >> (i % 2 * 4) & 15;
+        const bool negative = wide ? std::signbit(values[i]) : values[i] < 0;
+        EXPECT_EQ(nearest(of.table, values[i]) + (negative ? (wide ? 128 : 8) : 0), got)
+            << values[i];
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ckfs

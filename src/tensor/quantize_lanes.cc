@@ -8,4 +8,5 @@
 #include "tensor/select.h"
 
 #define CKFS_LANES lanes
+#define CKFS_VECTOR_BYTES 16
 #include "tensor/quantize_lanes.h"

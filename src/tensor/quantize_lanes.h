@@ -1,18 +1,22 @@
-// The fast kernels of tensor/quantize.h: the same arithmetic without branches, on vectors of 16
-// elements. Included once for each set of instructions, in a namespace of its own (CKFS_LANES) and,
-// on x86, behind a target pragma; so it has no include guard, and uses nothing of the standard
-// library that a linker might take from here for others.
+// The fast kernels of tensor/quantize.h: the same arithmetic without branches, on 16 elements at a
+// time. Included once for each set of instructions, in a namespace of its own (CKFS_LANES), with
+// the bytes of its vectors (CKFS_VECTOR_BYTES) and, on x86, behind a target pragma; so it has no
+// include guard, and uses nothing of the standard library that a linker might take from here for
+// others.
 //
-// The vectors are those of the language extension that gcc and clang share: an operation that a
-// machine does not have on 64 bytes becomes several. Loops that a compiler was to make vectors of
-// were not chosen: which ones it makes, and how often it divides, changed with every other line.
+// The vectors are those of the language extension that gcc and clang share, so that one source
+// makes AVX-512, AVX2 and NEON. They are as wide as the machine's: GCC 12 takes wider ones apart,
+// many operations down to single elements. Loops that a compiler was to make vectors of were not
+// chosen: which ones it makes, and how often it divides, changed with every other line.
 //
 // NaN apart: codes of NaN are those of the definition, too.
 
 namespace ckfs::CKFS_LANES {
 namespace {
 
-constexpr std::size_t kLanes = 16;
+constexpr std::size_t kLanes = CKFS_VECTOR_BYTES / 4;
+constexpr std::size_t kStep = 16;  // elements at a time
+constexpr std::size_t kParts = kStep / kLanes;
 constexpr std::int32_t kMagnitude = 0x7fffffff;
 constexpr std::int32_t kInfinityBits = 0x7f800000;
 
@@ -24,7 +28,12 @@ using Floats = Vector<float>::Type;
 // Signed throughout: AVX2 compares no unsigned numbers.
 using Ints = Vector<std::int32_t>::Type;
 using Words = Vector<std::uint32_t>::Type;
-using Bytes = Vector<std::uint8_t>::Type;
+typedef std::uint8_t Bytes __attribute__((vector_size(kStep)));  // NOLINT(modernize-use-using)
+
+/// 16 codes, in the lowest bits of each.
+struct Step {
+  Ints parts[kParts];
+};
 
 /// A constant that stays in a register or is an operand in memory: gcc would make a vector of the
 /// number in every round, and compare twice for a minimum.
@@ -53,10 +62,12 @@ inline V largest(V a, V b) {
 /// Codes of 16 bits, and 32.
 template <typename Codes>
 inline Ints wide(Codes codes) {
-#ifdef __AVX512F__
-  // GCC 12 widens the halves and joins them: five instructions for one.
+#if CKFS_VECTOR_BYTES == 64 && !defined(__clang__)
+  // GCC 12 widens the halves and joins them: five instructions for one. (clang knows no such
+  // pragma, and does not take the instruction.)
   if constexpr (sizeof(Codes) == 32) {
-    return __builtin_bit_cast(Ints, _mm512_cvtepu16_epi32(__builtin_bit_cast(__m256i, codes)));
+    return __builtin_bit_cast(
+        Ints, _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, codes)));
   }
 #endif
   return __builtin_bit_cast(Ints, __builtin_convertvector(codes, Words));
@@ -168,27 +179,30 @@ template <int kMantissa, int kLeast, std::int32_t kMost>
 class SmallFloatCoder {
  public:
   SmallFloatCoder() {}  // NOLINT(modernize-use-equals-default)
+  /// In the lowest bits; those above have no meaning.
   Ints magnitudes_of(Floats values) const {
     const Ints clamped = least(bits(values) & magnitudes_, most_);
     // The exponent that gives the step between codes: that of the value, or of all subnormals. A
     // number so far above that a step is its last place makes a sum that counts the steps.
     const Ints exponent = largest(clamped & infinity_, first_normal_);
     const Ints sum = bits(numbers(clamped) + numbers(exponent + far_));
-    return sum - exponent + (exponent >> (23 - kMantissa)) - offset_;
+    return sum + (exponent >> (23 - kMantissa));
   }
   /// -1 where it is.
   Ints nan_of(Floats values) const { return (bits(values) & magnitudes_) > infinity_; }
 
  private:
-  static constexpr std::int32_t kFar = (23 - kMantissa) << 23;
   static constexpr std::int32_t kFirstNormal = (127 + kLeast) << 23;
+  // An even number of steps more makes up for the exponent's bias: ties stay what they are.
+  static constexpr std::int32_t kSteps = -(kFirstNormal >> (23 - kMantissa)) & 0xff;
+  static_assert(kSteps % 2 == 0);
+  static constexpr std::int32_t kFar = ((23 - kMantissa) << 23) + kSteps;
 
   const Ints magnitudes_ = all_of<Ints>(kMagnitude);
   const Ints infinity_ = all_of<Ints>(kInfinityBits);
   const Ints most_ = all_of<Ints>(kMost);
   const Ints first_normal_ = all_of<Ints>(kFirstNormal);
   const Ints far_ = all_of<Ints>(kFar);
-  const Ints offset_ = all_of<Ints>(kFar + (kFirstNormal >> (23 - kMantissa)));
 };
 
 template <>
@@ -198,10 +212,11 @@ class Coder<CodeKind::E4M3> : SmallFloatCoder<3, -6, 0x43e00000> {  // 448
   Ints operator()(Floats values) const {
     // NaN is the code after the largest, without a sign.
     const Ints is_nan = nan_of(values);
-    return (magnitudes_of(values) - is_nan) | ((bits(values) >> 24) & sign_ & ~is_nan);
+    return ((magnitudes_of(values) & code_) - is_nan) | ((bits(values) >> 24) & sign_ & ~is_nan);
   }
 
  private:
+  const Ints code_ = all_of<Ints>(0x7f);
   const Ints sign_ = all_of<Ints>(0x80);
 };
 
@@ -211,10 +226,11 @@ class Coder<CodeKind::E2M1> : SmallFloatCoder<1, 0, 0x40c00000> {  // 6
   Coder() {}  // NOLINT(modernize-use-equals-default)
   /// Of values that are negative below `zero`.
   Ints operator()(Floats values, Floats zero = Floats{}) const {
-    return (magnitudes_of(values) & ~nan_of(values)) | ((values < zero) & sign_);
+    return (magnitudes_of(values) & code_ & ~nan_of(values)) | ((values < zero) & sign_);
   }
 
  private:
+  const Ints code_ = all_of<Ints>(7);
   const Ints sign_ = all_of<Ints>(8);
 };
 
@@ -274,19 +290,50 @@ inline Floats before_code(const Lane& lane, Floats values, float scale, float ze
   return lane.rounded(lane.rounded(quotients) + zero);
 }
 
+/// Use(the next elements, in vectors) for each part of 16.
+template <DType kFrom, typename Use>
+inline Step each_part(const std::byte* in, Use use) {
+  using Codes = typename Lane<kFrom>::Codes;
+  Step step;
+  for (std::size_t i = 0; i < kParts; ++i) {
+    Codes codes;
+    __builtin_memcpy(&codes, in + i * sizeof(Codes), sizeof(codes));
+    step.parts[i] = use(codes);
+  }
+  return step;
+}
+
+/// The lowest bytes of elements that have no others.
+inline Bytes narrowed(const Step& step) {
+#if CKFS_VECTOR_BYTES == 64
+  return __builtin_convertvector(step.parts[0], Bytes);
+#else
+  // The even ones of 16 and then of 8 bits: what machines do in an instruction or two.
+  typedef std::uint16_t Halves __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+  Halves words[4];
+  __builtin_memcpy(words, &step, sizeof(words));
+  const auto low = __builtin_bit_cast(
+      Bytes, __builtin_shufflevector(words[0], words[1], 0, 2, 4, 6, 8, 10, 12, 14));
+  const auto high = __builtin_bit_cast(
+      Bytes, __builtin_shufflevector(words[2], words[3], 0, 2, 4, 6, 8, 10, 12, 14));
+  return __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
+                                 30);
+#endif
+}
+
 template <DType kFrom, CodeKind kKind, CodeArithmetic kArithmetic>
 void quantize_elements(const std::byte* in, const GroupScales& scales, std::byte* out,
                        std::size_t count) {
-  using Codes = typename Lane<kFrom>::Codes;
   constexpr std::size_t kWidth = sizeof(typename Lane<kFrom>::Code);
   constexpr bool kHasZero = kArithmetic == CodeArithmetic::RoundedSum;
   const Lane<kFrom> lane;
   const Coder<kKind> coder;
   std::size_t number = scales.first / scales.group;  // of the group
   float scale = 0, zero = 0;
-  const auto made = [&](Codes codes) {
-    return __builtin_convertvector(
-        coder(before_code<kArithmetic>(lane, lane.widen(codes), scale, zero)), Bytes);
+  const auto made = [&](const std::byte* from) {
+    return narrowed(each_part<kFrom>(from, [&](auto codes) {
+      return coder(before_code<kArithmetic>(lane, lane.widen(codes), scale, zero));
+    }));
   };
   const std::size_t group = scales.group;
   std::size_t left = group - scales.first % group;  // of the group
@@ -296,119 +343,117 @@ void quantize_elements(const std::byte* in, const GroupScales& scales, std::byte
     scale = plain_nan(scales.scales[number]);
     if constexpr (kHasZero) zero = plain_nan(scales.zeros[number]);
     ++number;
-    for (; i + kLanes <= end; i += kLanes) {
-      Codes codes;
-      __builtin_memcpy(&codes, in + i * kWidth, sizeof(codes));
-      const Bytes bytes = made(codes);
+    for (; i + kStep <= end; i += kStep) {
+      const Bytes bytes = made(in + i * kWidth);
       __builtin_memcpy(out + i, &bytes, sizeof(bytes));
     }
-    if (i < end) {  // becomes a vector with zeros
-      Codes codes{};
-      __builtin_memcpy(&codes, in + i * kWidth, (end - i) * kWidth);
-      const Bytes bytes = made(codes);
+    if (i < end) {  // becomes a step with zeros
+      std::byte rest[kStep * kWidth] = {};
+      __builtin_memcpy(rest, in + i * kWidth, (end - i) * kWidth);
+      const Bytes bytes = made(rest);
       __builtin_memcpy(out + i, &bytes, end - i);
       i = end;
     }
   }
 }
 
-/// The largest of the elements.
-template <typename Codes>
-inline auto top_of(Codes v) {
-  v = largest(v,
-              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7));
-  v = largest(v,
-              __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11));
-  v = largest(v,
-              __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13));
-  v = largest(v,
-              __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14));
-  return v[0];
+/// Vectors that maxima are taken in, and what these are folded to.
+template <typename Code>
+struct Run {
+  static constexpr std::size_t kBytes =
+      kStep * sizeof(Code) < CKFS_VECTOR_BYTES ? kStep * sizeof(Code) : CKFS_VECTOR_BYTES;
+  typedef Code Type __attribute__((vector_size(kBytes)));  // NOLINT(modernize-use-using)
+  typedef Code Part __attribute__((vector_size(16)));      // NOLINT(modernize-use-using)
+};
+
+/// The largest magnitudes of `count` elements, in no order. Magnitudes are ordered as their bits
+/// are, NaN above infinity.
+template <DType kFrom>
+inline auto top_part_of(const std::byte* in, std::size_t count) {
+  using Code = typename Lane<kFrom>::Code;
+  using Vector = typename Run<Code>::Type;
+  using Part = typename Run<Code>::Part;
+  constexpr std::size_t kEach = sizeof(Vector) / sizeof(Code);
+  Vector top{};
+  std::size_t i = 0;
+  for (; i + kEach <= count; i += kEach) {
+    Vector codes;
+    __builtin_memcpy(&codes, in + i * sizeof(Code), sizeof(codes));
+    top = largest(top, codes & Lane<kFrom>::kMagnitudes);
+  }
+  if (i < count) {
+    Vector codes{};
+    __builtin_memcpy(&codes, in + i * sizeof(Code), (count - i) * sizeof(Code));
+    top = largest(top, codes & Lane<kFrom>::kMagnitudes);
+  }
+  Part parts[sizeof(Vector) / sizeof(Part)];
+  __builtin_memcpy(parts, &top, sizeof(parts));
+  if constexpr (sizeof(Vector) == 64) {
+    parts[0] = largest(parts[0], parts[2]);
+    parts[1] = largest(parts[1], parts[3]);
+  }
+  if constexpr (sizeof(Vector) >= 32) parts[0] = largest(parts[0], parts[1]);
+  return parts[0];
+}
+
+/// The larger ones of the halves of `a` and of `b`, by turns one of `a` and one of `b`.
+template <typename Part>
+inline Part joined(Part a, Part b) {
+  if constexpr (sizeof(a[0]) == 4) {
+    return largest(__builtin_shufflevector(a, b, 0, 4, 1, 5),
+                   __builtin_shufflevector(a, b, 2, 6, 3, 7));
+  } else {
+    return largest(__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11),
+                   __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15));
+  }
 }
 
 template <DType kFrom>
 void maxima_of(const std::byte* in, std::size_t group, float* maxima, std::size_t count) {
-  using Codes = typename Lane<kFrom>::Codes;
   constexpr std::size_t kWidth = sizeof(typename Lane<kFrom>::Code);
   for (std::size_t i = 0; i < count; ++maxima) {
     const std::size_t here = group < count - i ? group : count - i;
-    // Magnitudes are ordered as their bits are, NaN above infinity.
-    Codes most{};
-    std::size_t k = 0;
-    for (; k + kLanes <= here; k += kLanes) {
-      Codes codes;
-      __builtin_memcpy(&codes, in + (i + k) * kWidth, sizeof(codes));
-      most = largest(most, codes & Lane<kFrom>::kMagnitudes);
-    }
-    if (k < here) {
-      Codes codes{};
-      __builtin_memcpy(&codes, in + (i + k) * kWidth, (here - k) * kWidth);
-      most = largest(most, codes & Lane<kFrom>::kMagnitudes);
-    }
-    const float value = Lane<kFrom>::widen_one(top_of(most));
+    auto top = top_part_of<kFrom>(in + i * kWidth, here);
+    for (std::size_t left = sizeof(top) / kWidth; left > 1; left /= 2) top = joined(top, top);
+    const float value = Lane<kFrom>::widen_one(top[0]);
     const bool is_nan = value != value;
     if (is_nan || value > *maxima) *maxima = value;
     i += here;
   }
 }
 
-/// The first and the second half of a vector.
-template <typename Codes>
-struct Halves;
-template <>
-struct Halves<Vector<std::uint16_t>::Type> {
-  typedef std::uint16_t Type __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
-  static constexpr std::size_t kParts = 2;
+/// The largest magnitude of each of 16 groups of `values`; 0 of those from `count` on.
+template <DType kFrom>
+struct Tops {
+  using Code = typename Lane<kFrom>::Code;
+  using Part = typename Run<Code>::Part;
+  static constexpr std::size_t kEach = sizeof(Part) / sizeof(Code);
+  Part parts[kStep / kEach];
 };
-template <>
-struct Halves<Vector<std::uint32_t>::Type> {
-  typedef std::uint32_t Type __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
-  static constexpr std::size_t kParts = 4;
-};
-
-/// The largest element of each of 16 vectors. Each is folded to 16 bytes first; then two at a time
-/// become one, whose elements are by turns those of the two.
-template <typename Codes>
-inline Codes tops_of(const Codes (&vectors)[kLanes]) {
-  using Part = typename Halves<Codes>::Type;
-  constexpr std::size_t kParts = Halves<Codes>::kParts;
-  Part parts[kLanes];
-  for (std::size_t i = 0; i < kLanes; ++i) {
-    Part own[kParts];
-    __builtin_memcpy(own, &vectors[i], sizeof(own));
-    if constexpr (kParts == 4) {
-      own[0] = largest(own[0], own[2]);
-      own[1] = largest(own[1], own[3]);
-    }
-    parts[i] = largest(own[0], own[1]);
+template <DType kFrom>
+inline Tops<kFrom> tops_of(const std::byte* in, std::size_t values, std::size_t count) {
+  using Part = typename Tops<kFrom>::Part;
+  constexpr std::size_t kEach = Tops<kFrom>::kEach;
+  const std::size_t group_bytes = values * sizeof(typename Lane<kFrom>::Code);
+  Part parts[kStep];
+  for (std::size_t i = 0; i < count; ++i) {
+    parts[i] = top_part_of<kFrom>(in + i * group_bytes, values);
   }
-  const auto joined = [](Part a, Part b) {
-    if constexpr (kParts == 4) {
-      return largest(__builtin_shufflevector(a, b, 0, 4, 1, 5),
-                     __builtin_shufflevector(a, b, 2, 6, 3, 7));
-    } else {
-      return largest(__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11),
-                     __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15));
-    }
-  };
-  // Vector i is joined with the one half of those away, so the order is kept.
-  constexpr std::size_t kEach = kLanes / kParts;
-  for (std::size_t from = 0; from < kLanes; from += kEach) {
+  for (std::size_t i = count; i < kStep; ++i) parts[i] = Part{};
+  // Each is joined with the one half of those away, so the order is kept.
+  Tops<kFrom> tops;
+  for (std::size_t from = 0; from < kStep; from += kEach) {
     for (std::size_t half = kEach / 2; half > 0; half /= 2) {
       for (std::size_t i = 0; i < half; ++i) {
         parts[from + i] = joined(parts[from + i], parts[from + i + half]);
       }
     }
-  }
-  Codes tops;
-  for (std::size_t i = 0; i < kParts; ++i) {
-    __builtin_memcpy(reinterpret_cast<char*>(&tops) + i * sizeof(Part), &parts[i * kEach],
-                     sizeof(Part));
+    tops.parts[from / kEach] = parts[from];
   }
   return tops;
 }
 
-/// The scales of 16 groups.
+/// The scales of groups.
 struct Scales {
   Floats used;
   Ints stored;
@@ -495,51 +540,57 @@ class Scaler<GroupForm::Nf4, kFrom> {
 
 /// Stores the lowest bits of each of the first `count` elements.
 template <std::size_t kBytes>
-inline void store(Ints values, std::byte* out, std::size_t count) {
+inline void store(const Step& step, std::byte* out, std::size_t count) {
   if constexpr (kBytes == 1) {
-    const Bytes narrow = __builtin_convertvector(values, Bytes);
-    __builtin_memcpy(out, &narrow, count);
+    const Bytes bytes = narrowed(step);
+    __builtin_memcpy(out, &bytes, count);
   } else if constexpr (kBytes == 2) {
-    const auto narrow = __builtin_convertvector(values, Vector<std::uint16_t>::Type);
-    __builtin_memcpy(out, &narrow, count * 2);
+    std::int32_t wide[kStep];
+    __builtin_memcpy(wide, &step, sizeof(wide));
+    for (std::size_t i = 0; i < count; ++i) __builtin_memcpy(out + i * 2, &wide[i], 2);
   } else {
-    __builtin_memcpy(out, &values, count * 4);
+    __builtin_memcpy(out, &step, count * 4);
   }
 }
 
-typedef std::uint64_t Pairs __attribute__((vector_size(64)));      // NOLINT(modernize-use-using)
 typedef std::uint8_t PackedBytes __attribute__((vector_size(8)));  // NOLINT(modernize-use-using)
 
-/// Stores 16 codes.
-template <GroupForm kForm>
-inline std::byte* store_codes(Ints codes, std::byte* out) {
-  if constexpr (ckfs::quantize::kCodesInByte<kForm> == 1) {
-    store<1>(codes, out, kLanes);
-    return out + kLanes;
-  } else {
-    // The second of two lies in the upper half of a little-endian number.
-    const auto pairs = __builtin_bit_cast(Pairs, codes);
-    const Pairs joined = kForm == GroupForm::Nf4 ? pairs << 4 | pairs >> 32 : pairs | pairs >> 28;
-    const PackedBytes bytes = __builtin_convertvector(joined, PackedBytes);
-    __builtin_memcpy(out, &bytes, sizeof(bytes));
-    return out + sizeof(bytes);
-  }
+/// Two codes in each byte.
+template <bool kHighFirst>
+inline PackedBytes packed(const Step& codes) {
+  // The second of two lies in the upper half of a little-endian number.
+#if CKFS_VECTOR_BYTES == 64
+  typedef std::uint64_t Pairs __attribute__((vector_size(64)));  // NOLINT(modernize-use-using)
+  const auto pairs = __builtin_bit_cast(Pairs, codes.parts[0]);
+  const Pairs both = kHighFirst ? pairs << 4 | pairs >> 32 : pairs | pairs >> 28;
+  return __builtin_convertvector(both, PackedBytes);
+#else
+  typedef std::uint16_t Pairs __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+  const auto pairs = __builtin_bit_cast(Pairs, narrowed(codes));
+  const auto both =
+      __builtin_bit_cast(Bytes, kHighFirst ? pairs << 4 | pairs >> 8 : pairs | pairs >> 4);
+  const Bytes bytes =
+      __builtin_shufflevector(both, both, 0, 2, 4, 6, 8, 10, 12, 14, 0, 2, 4, 6, 8, 10, 12, 14);
+  PackedBytes low;
+  __builtin_memcpy(&low, &bytes, sizeof(low));
+  return low;
+#endif
 }
 
-/// As many groups at a time as a vector has lanes: their maxima become one vector, so that scales
-/// are made of 16 at once. kVectors: those of a group; 0: any number.
-template <DType kFrom, GroupForm kForm, std::size_t kVectors>
+/// 16 groups at a time: their maxima become vectors, so that scales are made of many at once.
+/// kValues: those of a group; 0: any multiple of 16.
+template <DType kFrom, GroupForm kForm, std::size_t kValues>
 void groups_of(const std::byte* in, const Groups& groups, std::byte* codes, std::byte* scales) {
   using Codes = typename Lane<kFrom>::Codes;
   using Form = ckfs::quantize::FormOf<kForm>;
-  constexpr std::size_t kBytes = sizeof(Codes);
+  constexpr std::size_t kBytes = kStep * sizeof(typename Lane<kFrom>::Code);
   constexpr std::size_t kStored = ckfs::quantize::kScaleBytes<kForm, kFrom>;
   const Lane<kFrom> lane;
   const Coder<Form::kKind> coder;
   // Half of the smallest value, which is rounded to zero.
   const auto below_zero = all_of<Floats>(kFrom == DType::F16 ? -0x1p-25F : -0x1p-134F);
   const Scaler<kForm, kFrom> scaler(lane, groups.global);
-  const auto made_of = [&](Floats values, float scale) {
+  const auto code_of = [&](Floats values, float scale) {
     if constexpr (kForm == GroupForm::Mxfp4 && kFrom != DType::F32) {
       // The scale is a power of two, so the quotient is a value of the dtype, or so small that it
       // becomes 0: all that rounding decides is whether that is negative.
@@ -548,47 +599,53 @@ void groups_of(const std::byte* in, const Groups& groups, std::byte* codes, std:
       return coder(before_code<Form::kArithmetic>(lane, values, scale, 0));
     }
   };
-  const std::size_t vectors = kVectors != 0 ? kVectors : groups.values / kLanes;
-  for (std::size_t first = 0; first < groups.count; first += kLanes) {
-    const std::size_t here = groups.count - first < kLanes ? groups.count - first : kLanes;
-    Codes tops[kLanes];
-    const std::byte* at = in;
-    for (std::size_t i = 0; i < here; ++i) {
-      Codes top{};
-      for (std::size_t k = 0; k < vectors; ++k, at += kBytes) {
-        Codes values;
-        __builtin_memcpy(&values, at, kBytes);
-        top = largest(top, values & Lane<kFrom>::kMagnitudes);
-      }
-      tops[i] = top;
+  const std::size_t values = kValues != 0 ? kValues : groups.values;
+  for (std::size_t first = 0; first < groups.count; first += kStep) {
+    const std::size_t here = groups.count - first < kStep ? groups.count - first : kStep;
+    const Tops<kFrom> tops = tops_of<kFrom>(in, values, here);
+    static_assert(sizeof(tops) == kBytes);
+    Floats used_parts[kParts];
+    Step stored;
+    for (std::size_t i = 0; i < kParts; ++i) {
+      Codes own;
+      __builtin_memcpy(&own, reinterpret_cast<const char*>(&tops) + i * sizeof(own), sizeof(own));
+      const Scales made = scaler(own);
+      used_parts[i] = made.used;
+      stored.parts[i] = made.stored;
     }
-    for (std::size_t i = here; i < kLanes; ++i) tops[i] = Codes{};
-    const Scales made = scaler(tops_of(tops));
     if (scales != nullptr) {
-      store<kStored>(made.stored, scales, here);
+      store<kStored>(stored, scales, here);
       scales += here * kStored;
     }
     if (codes != nullptr) {
-      float used[kLanes];
-      __builtin_memcpy(used, &made.used, sizeof(used));
-      at = in;
+      float used[kStep];
+      __builtin_memcpy(used, used_parts, sizeof(used));
+      const std::byte* at = in;
       for (std::size_t i = 0; i < here; ++i) {
-        for (std::size_t k = 0; k < vectors; ++k, at += kBytes) {
-          Codes values;
-          __builtin_memcpy(&values, at, kBytes);
-          codes = store_codes<kForm>(made_of(lane.widen(values), used[i]), codes);
+        for (std::size_t k = 0; k < values; k += kStep, at += kBytes) {
+          const Step step =
+              each_part<kFrom>(at, [&](Codes own) { return code_of(lane.widen(own), used[i]); });
+          if constexpr (ckfs::quantize::kCodesInByte<kForm> == 1) {
+            const Bytes bytes = narrowed(step);
+            __builtin_memcpy(codes, &bytes, sizeof(bytes));
+            codes += sizeof(bytes);
+          } else {
+            const PackedBytes bytes = packed < kForm == GroupForm::Nf4 > (step);
+            __builtin_memcpy(codes, &bytes, sizeof(bytes));
+            codes += sizeof(bytes);
+          }
         }
       }
     }
-    in = at;
+    in += here * values * sizeof(typename Lane<kFrom>::Code);
   }
 }
 
 template <DType kFrom, GroupForm kForm>
 void quantize_groups_of(const std::byte* in, const Groups& groups, std::byte* codes,
                         std::byte* scales) {
-  if (groups.values == kLanes) return groups_of<kFrom, kForm, 1>(in, groups, codes, scales);
-  if (groups.values == 2 * kLanes) return groups_of<kFrom, kForm, 2>(in, groups, codes, scales);
+  if (groups.values == 16) return groups_of<kFrom, kForm, 16>(in, groups, codes, scales);
+  if (groups.values == 32) return groups_of<kFrom, kForm, 32>(in, groups, codes, scales);
   return groups_of<kFrom, kForm, 0>(in, groups, codes, scales);
 }
 

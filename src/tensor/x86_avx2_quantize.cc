@@ -11,6 +11,7 @@
 #pragma GCC push_options
 #pragma GCC target("avx2,f16c,bmi2")
 #define CKFS_LANES avx2
+#define CKFS_VECTOR_BYTES 32
 #include "tensor/quantize_lanes.h"
 #pragma GCC pop_options
 #endif

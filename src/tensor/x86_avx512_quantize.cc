@@ -12,6 +12,7 @@
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,prefer-vector-width=512")
 #define CKFS_LANES avx512
+#define CKFS_VECTOR_BYTES 64
 #include "tensor/quantize_lanes.h"
 #pragma GCC pop_options
 #endif

@@ -54,4 +54,42 @@ inline NamedKernels<ScaleNibblesKernel> fast_scale_nibbles(DType to) {
   return kernels;
 }
 
+/// `of(set)` of each set of kernels that make codes: "lanes" is also what other CPUs have.
+template <typename Kernel, typename Of>
+NamedKernels<Kernel> fast_lanes(Kernel chosen, Of of) {
+  NamedKernels<Kernel> kernels = {{"chosen", chosen}, {"lanes", of(Vectors::None)}};
+#ifdef __x86_64__
+  if (vectors() >= Vectors::Avx2) kernels.emplace_back("avx2", of(Vectors::Avx2));
+#endif
+  return kernels;
+}
+
+inline NamedKernels<QuantizeKernel> fast_quantizes(DType from, CodeKind kind,
+                                                   CodeArithmetic arithmetic) {
+  return fast_lanes(find_quantize(from, kind, arithmetic), [&]([[maybe_unused]] Vectors set) {
+#ifdef __x86_64__
+    if (set == Vectors::Avx2) return avx2::quantize(from, kind, arithmetic);
+#endif
+    return lanes::quantize(from, kind, arithmetic);
+  });
+}
+
+inline NamedKernels<MaximaKernel> fast_maxima(DType from) {
+  return fast_lanes(find_maxima(from), [&]([[maybe_unused]] Vectors set) {
+#ifdef __x86_64__
+    if (set == Vectors::Avx2) return avx2::maxima(from);
+#endif
+    return lanes::maxima(from);
+  });
+}
+
+inline NamedKernels<QuantizeGroupsKernel> fast_quantize_groups(GroupForm form, DType from) {
+  return fast_lanes(find_quantize_groups(form, from), [&]([[maybe_unused]] Vectors set) {
+#ifdef __x86_64__
+    if (set == Vectors::Avx2) return avx2::quantize_groups(form, from);
+#endif
+    return lanes::quantize_groups(form, from);
+  });
+}
+
 }  // namespace ckfs

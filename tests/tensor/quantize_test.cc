@@ -5,9 +5,13 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <limits>
+#include <string>
 #include <vector>
+
+#include "tensor/fast_sets.h"
 
 namespace ckfs {
 namespace {
@@ -190,7 +194,6 @@ TEST(Quantize, GivesTheSameByBothKernelSets) {
     const std::size_t count = in.size() / bytes_of(dtype, 1);
     for (const auto& [kind, arithmetic] : kAll) {
       const QuantizeKernel plain = find_quantize(dtype, kind, arithmetic, KernelSet::Reference);
-      const QuantizeKernel fast = find_quantize(dtype, kind, arithmetic, KernelSet::Fast);
       for (const std::size_t group : {std::size_t{16}, std::size_t{37}, count}) {
         const std::size_t groups = count / group + 1;
         std::vector<float> scales(groups), zeros(groups);
@@ -211,18 +214,24 @@ TEST(Quantize, GivesTheSameByBothKernelSets) {
         for (const std::size_t first : {std::size_t{0}, std::size_t{5}}) {
           const GroupScales by{scales.data(), zeros.data(), first, group};
           plain(in.data(), by, want.data(), count - 3);
-          fast(in.data(), by, got.data(), count - 3);
-          EXPECT_TRUE(want == got) << name(dtype) << " kind " << static_cast<int>(kind) << " by "
-                                   << static_cast<int>(arithmetic) << " groups of " << group;
+          for (const auto& [set, fast] : fast_quantizes(dtype, kind, arithmetic)) {
+            fast(in.data(), by, got.data(), count - 3);
+            EXPECT_TRUE(want == got)
+                << set << " " << name(dtype) << " kind " << static_cast<int>(kind) << " by "
+                << static_cast<int>(arithmetic) << " groups of " << group;
+          }
         }
       }
     }
     for (const std::size_t group : {std::size_t{1}, std::size_t{16}, std::size_t{37}, count}) {
-      std::vector<float> want(count / group + 1), got(count / group + 1);
+      std::vector<float> want(count / group + 1);
       find_maxima(dtype, KernelSet::Reference)(in.data(), group, want.data(), count);
-      find_maxima(dtype, KernelSet::Fast)(in.data(), group, got.data(), count);
-      for (std::size_t i = 0; i < want.size(); ++i) {
-        EXPECT_TRUE(want[i] == got[i] || (std::isnan(want[i]) && std::isnan(got[i])));
+      for (const auto& [set, fast] : fast_maxima(dtype)) {
+        std::vector<float> got(count / group + 1);
+        fast(in.data(), group, got.data(), count);
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          EXPECT_TRUE(want[i] == got[i] || (std::isnan(want[i]) && std::isnan(got[i]))) << set;
+        }
       }
     }
   }
@@ -236,34 +245,35 @@ void expect_same_groups(GroupForm form, DType dtype, std::size_t values, float g
   struct Made {
     std::vector<std::byte> codes, scales;
   };
-  const auto made = [&](KernelSet set, bool codes, bool scales) {
+  const auto made = [&](QuantizeGroupsKernel kernel, bool codes, bool scales) {
     Made bytes{std::vector<std::byte>(codes ? count * values : 1),
                std::vector<std::byte>(scales ? count * 4 : 1)};
-    find_quantize_groups(form, dtype, set)(in.data(), {values, count, global},
-                                           codes ? bytes.codes.data() : nullptr,
-                                           scales ? bytes.scales.data() : nullptr);
+    kernel(in.data(), {values, count, global}, codes ? bytes.codes.data() : nullptr,
+           scales ? bytes.scales.data() : nullptr);
     return bytes;
   };
-  const Made want = made(KernelSet::Reference, true, true);
-  const Made got = made(KernelSet::Fast, true, true);
+  const Made want = made(find_quantize_groups(form, dtype, KernelSet::Reference), true, true);
   const std::size_t width = form == GroupForm::Int4  ? bytes_of(dtype, 1)
                             : form == GroupForm::Nf4 ? 4
                                                      : 1;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::uint32_t a = 0, b = 0;
-    std::memcpy(&a, want.scales.data() + i * width, width);
-    std::memcpy(&b, got.scales.data() + i * width, width);
-    const std::uint32_t endless = width == 4 ? 0x7f800000 : dtype == DType::BF16 ? 0x7f80 : 0x7c00;
-    const bool nan = width > 1 && a > endless && b > endless;
-    ASSERT_TRUE(a == b || nan) << name(dtype) << " form " << static_cast<int>(form) << " group "
-                               << i << " of " << values << ": " << a << " " << b;
+  const std::uint32_t endless = width == 4 ? 0x7f800000 : dtype == DType::BF16 ? 0x7f80 : 0x7c00;
+  for (const auto& [set, fast] : fast_quantize_groups(form, dtype)) {
+    const std::string where =
+        fmt::format("{} {} form {} groups of {}", set, name(dtype), static_cast<int>(form), values);
+    const Made got = made(fast, true, true);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint32_t a = 0, b = 0;
+      std::memcpy(&a, want.scales.data() + i * width, width);
+      std::memcpy(&b, got.scales.data() + i * width, width);
+      const bool nan = width > 1 && a > endless && b > endless;
+      ASSERT_TRUE(a == b || nan) << where << " scale " << i << ": " << a << " " << b;
+    }
+    const auto differ = std::ranges::mismatch(want.codes, got.codes);
+    ASSERT_TRUE(differ.in1 == want.codes.end())
+        << where << " byte " << differ.in1 - want.codes.begin();
+    ASSERT_EQ(got.codes, made(fast, true, false).codes) << where;
+    ASSERT_EQ(got.scales, made(fast, false, true).scales) << where;
   }
-  const auto where = std::ranges::mismatch(want.codes, got.codes);
-  ASSERT_TRUE(where.in1 == want.codes.end())
-      << name(dtype) << " form " << static_cast<int>(form) << " groups of " << values << " byte "
-      << where.in1 - want.codes.begin();
-  EXPECT_EQ(got.codes, made(KernelSet::Fast, true, false).codes);
-  EXPECT_EQ(got.scales, made(KernelSet::Fast, false, true).scales);
 }
 
 constexpr std::array kGroupForms{GroupForm::Int4, GroupForm::Mxfp4, GroupForm::Mxfp8,

@@ -397,7 +397,7 @@ class GridQuantizer final : public Quantizer {
           {static_cast<std::size_t>(granule_.columns), static_cast<std::size_t>(groups),
            recipe_.global_of(from_, values.maximum)},
           codes ? out.data() : nullptr, codes ? nullptr : out.data());
-      // What is left is a last, shorter group.
+      // A last, shorter group may be left.
       elements = {elements.first + made, elements.count - made};
       values.values += static_cast<std::size_t>(made) * width_;
       out = out.subspan(codes ? packed_bytes(made)

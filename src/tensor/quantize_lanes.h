@@ -69,6 +69,16 @@ inline Ints wide(Codes codes) {
     return __builtin_bit_cast(
         Ints, _mm512_maskz_cvtepu16_epi32(0xffff, __builtin_bit_cast(__m256i, codes)));
   }
+#elif CKFS_VECTOR_BYTES == 16 && defined(__aarch64__)
+  // For NEON, GCC 12 would widen four numbers one by one: they are half of eight, each followed by
+  // a zero.
+  if constexpr (sizeof(Codes) == 8) {
+    typedef std::uint16_t Eight __attribute__((vector_size(16)));  // NOLINT(modernize-use-using)
+    Eight eight{};
+    __builtin_memcpy(&eight, &codes, sizeof(codes));
+    return __builtin_bit_cast(Ints,
+                              __builtin_shufflevector(eight, Eight{}, 0, 8, 1, 9, 2, 10, 3, 11));
+  }
 #endif
   return __builtin_bit_cast(Ints, __builtin_convertvector(codes, Words));
 }

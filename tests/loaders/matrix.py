@@ -80,6 +80,19 @@ ROWS = [
         ("optimum-intel[openvino]==2.2.0", "openvino==2026.4.1"), without=("torchvision",)),
     Row("torchtune", "`FullModelHFCheckpointer`", ("torchtune==0.6.1", "torchao==0.9.0")),
     Row("llmcompressor", "`oneshot` to FP8_DYNAMIC, the files", ("llmcompressor==0.14.0.1",)),
+    Row("transformers_fp8", "`from_pretrained` of the FP8 view, which dequantizes on CPU: each weight, "
+                            "logits; against the BF16 view of that view",
+        model="llama_bf16", view="fp8-safetensors"),
+    Row("compressed_tensors", "`from_pretrained` of all eight schemes, dequantized: each weight; against "
+                              "the BF16 view of that view", ("compressed-tensors==0.20.1",),
+        model="llama_bf16", view="ct-safetensors@scheme=FP8_DYNAMIC"),
+    Row("compressed_fp8", "`from_pretrained` of FP8_DYNAMIC: the files, logits; against what torch quantized",
+        environment="compressed_tensors", model="llama_bf16",
+        view="ct-safetensors@scheme=FP8_DYNAMIC"),
+    Row("compressed_int8", "the same of W8A8", environment="compressed_tensors",
+        model="llama_bf16", view="ct-safetensors@scheme=W8A8"),
+    Row("compressed_int4", "`from_pretrained` of W4A16, logits; against the BF16 view of that view",
+        environment="compressed_tensors", model="llama_bf16", view="ct-safetensors@scheme=W4A16"),
     Row("cp", "`cp -a`, then `rm -r` of the copy"),
     Row("rsync", "`rsync -a`, then `rm -r` of the copy"),
     Row("tar", "`tar -c` into `tar -xp`, then `rm -r` of the copy"),
@@ -148,8 +161,8 @@ def fetch_sources(package, python, out):
         shutil.unpack_archive(archive, out)
 
 
-def make_llama(source):
-    """A Llama of random F32 weights, with a tokenizer that converters know."""
+def make_llama(source, dtype="float32"):
+    """A Llama of random weights, with a tokenizer that converters know."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -165,18 +178,20 @@ def make_llama(source):
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=len(pieces), hidden_size=256, intermediate_size=768, num_hidden_layers=4,
         num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=128,
-        bos_token_id=1, eos_token_id=2, dtype="float32"))
+        bos_token_id=1, eos_token_id=2, dtype=dtype)).to(getattr(torch, dtype))
     model.save_pretrained(source, max_shard_size="4MB")
 
 
 def make_model(row, source, python):
     if row.model in ("llama", "peft", "fio"):
         make_llama(source)
+    if row.model == "llama_bf16":
+        make_llama(source, "bfloat16")
     if row.model == "fio":
         subprocess.run(["fio", "--name=make", f"--filename={source}/fio.bin", "--rw=write",
                         "--bs=64k", "--size=8m", "--verify=crc32c", "--do_verify=0",
                         "--ioengine=psync"], check=True, stdout=subprocess.DEVNULL)
-    if row.model not in ("llama", "fio"):
+    if row.model not in ("llama", "llama_bf16", "fio"):
         subprocess.run([python, PROGRAMS, f"make_{row.model}", source], check=True)
 
 
@@ -233,7 +248,7 @@ def run_row(row, work):
 
 HEAD = """# Loaders
 
-What was run on a mounted view, unmodified, and whether the result equals that of a directory without ckfs that torch converted (for copies: the view's own bytes). Made by `./dev loaders [NAME...]` (`tests/loaders/matrix.py`, `programs.py`), each row in an environment of its own; rows that are not run again stay. The model has some megabytes of random F32 weights, so the BF16 view reads two bytes of the source for each byte that it gives, the F32 view and `source` one. vLLM and OpenVINO run without torchvision, torchaudio and torchcodec (those of the package index are compiled for CUDA); vLLM's two ranks have a processor each by `VLLM_CPU_OMP_THREADS_BIND`.
+What was run on a mounted view, unmodified, and whether the result equals that of a directory without ckfs that torch converted (for copies: the view's own bytes). Made by `./dev loaders [NAME...]` (`tests/loaders/matrix.py`, `programs.py`), each row in an environment of its own; rows that are not run again stay. Rows of quantizing views are compared as they say, and read their view several times. The model has some megabytes of random F32 weights (BF16 for these rows), so the BF16 view reads two bytes of the source for each byte that it gives, the F32 view and `source` one. vLLM and OpenVINO run without torchvision, torchaudio and torchcodec (those of the package index are compiled for CUDA); vLLM's two ranks have a processor each by `VLLM_CPU_OMP_THREADS_BIND`.
 
 | loader | version | what was run | result | source bytes per byte given |
 |---|---|---|---|---|

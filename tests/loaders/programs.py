@@ -375,6 +375,87 @@ def llmcompressor(view, reference, work):
     return version("llmcompressor")
 
 
+# Quantizing views. The reference is mostly the BF16 view of the mounted view itself: what its codes and
+# scales mean.
+
+
+SCHEMES = ("FP8_DYNAMIC", "FP8_BLOCK", "W8A8", "W4A16", "W4A16_ASYM", "MXFP4A16", "MXFP8A16", "NVFP4A16")
+
+
+def meaning(view, work):
+    """A directory of BF16 weights."""
+    out = pathlib.Path(work, f"meaning-{pathlib.Path(view).name}")
+    shell(os.environ["CKFS_BIN"], "export", view, "bf16-safetensors@cast=all", out)
+    return out
+
+
+def dequantized(view):
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.quantization_config import CompressedTensorsConfig
+
+    return AutoModelForCausalLM.from_pretrained(
+        view, dtype="auto", quantization_config=CompressedTensorsConfig(run_compressed=False))
+
+
+def compressed_tensors(view, _reference, work):
+    for scheme in SCHEMES:
+        each = pathlib.Path(view).with_name(f"ct-safetensors@scheme={scheme}")
+        same_tensors(dequantized(each).state_dict(), of_torch(meaning(each, work)))
+    return version("compressed-tensors")
+
+
+def compressed_int4(view, _reference, work):
+    same_logits(logits_of(view, dtype="auto"), logits_of(meaning(view, work), dtype="auto"))
+    return version("compressed-tensors")
+
+
+def compressed_rows(view, reference, work, half_range, codes):
+    """Against a directory that torch quantized, a scale for each row."""
+    from safetensors.torch import load_file, save_file
+
+    made = pathlib.Path(work, "made")
+    shutil.copytree(reference, made)
+    shutil.copy(pathlib.Path(view, "config.json"), made)
+    for path in shards(made):
+        tensors = {}
+        for name, weight in load_file(path).items():
+            tensors[name] = weight
+            if name.endswith("_proj.weight"):
+                scale = weight.abs().amax(1, keepdim=True) / half_range
+                tensors[name] = codes(weight / scale)
+                tensors[name + "_scale"] = scale
+        save_file(tensors, path, metadata={"format": "pt"})
+    index = made / "model.safetensors.index.json"
+    if index.exists():
+        index.write_bytes(pathlib.Path(view, index.name).read_bytes())
+    same_tensors(of_torch(view), of_torch(made))
+    same_logits(logits_of(view, dtype="auto"), logits_of(made, dtype="auto"))
+    return version("compressed-tensors")
+
+
+def compressed_fp8(view, reference, work):
+    import torch
+
+    return compressed_rows(view, reference, work, 448,
+                           lambda values: values.clamp(-448, 448).to(torch.float8_e4m3fn))
+
+
+def compressed_int8(view, reference, work):
+    import torch
+
+    return compressed_rows(view, reference, work, 127.5,
+                           lambda values: values.clamp(-128, 127).round().to(torch.int8))
+
+
+def transformers_fp8(view, _reference, work):
+    from transformers import AutoModelForCausalLM
+
+    want = meaning(view, work)
+    same_tensors(AutoModelForCausalLM.from_pretrained(view, dtype="auto").state_dict(), of_torch(want))
+    same_logits(logits_of(view, dtype="auto"), logits_of(want, dtype="auto"))
+    return version("transformers")
+
+
 # Copies. The reference is `ckfs export`'s copy.
 
 

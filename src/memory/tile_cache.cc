@@ -71,8 +71,9 @@ class TileCache::Computation {
     const MutexLock lock(cache_.mutex_);
     Entry& entry = cache_.entries_.find(key_)->second;
     entry.asked = entry.asked || !awaited;
-    cache_.ages_.splice(cache_.ages_.end(), age_);
-    entry.age = std::prev(cache_.ages_.end());
+    Ages& ages = cache_.ages_of(key_);
+    ages.splice(ages.end(), age_);
+    entry.age = std::prev(ages.end());
     entry.tile = tile_;
     entry.awaited = awaited;
     entry.costly = costly;
@@ -83,7 +84,7 @@ class TileCache::Computation {
 
   TileCache& cache_;
   const TileKey key_;
-  std::list<TileKey> age_;  // its node of ages_, made before it is needed
+  Ages age_;  // its node of ages_of(key), made before it is needed
   const std::shared_ptr<Tile> tile_;
   bool begun_ = false;  // and not yet finished
   Clock::time_point since_;
@@ -108,7 +109,8 @@ std::shared_ptr<const Tile> TileCache::wait(MutexLock& lock, const TileKey& key)
     Entry& entry = found->second;
     entry.asked = true;
     if (entry.tile != nullptr) {
-      ages_.splice(ages_.end(), ages_, entry.age);
+      Ages& ages = ages_of(key);
+      ages.splice(ages.end(), ages, entry.age);
       entry.awaited = false;
       ++hits_;
       return entry.tile;
@@ -200,7 +202,7 @@ void TileCache::put_into_store(const TileKey& key, const Tile& tile) noexcept {
 /// nothing here allocates.
 void TileCache::remove(Entries::iterator entry) noexcept {
   if (!entry->second.asked) ++unread_;
-  ages_.erase(entry->second.age);
+  ages_of(entry->first).erase(entry->second.age);
   entries_.erase(entry);
 }
 
@@ -220,37 +222,42 @@ void TileCache::retire(const TileKey& key) noexcept {
   const MutexLock lock(mutex_);
   const auto found = entries_.find(key);
   if (found == entries_.end() || found->second.tile == nullptr) return;
-  ages_.splice(ages_.begin(), ages_, found->second.age);
+  Ages& ages = ages_of(key);
+  ages.splice(ages.begin(), ages, found->second.age);
   found->second.awaited = false;
   found->second.costly = false;
 }
 
 void TileCache::clear() noexcept {
   const MutexLock lock(mutex_);
-  while (!ages_.empty()) remove(entries_.find(ages_.front()));
+  for (Ages* ages : {&ages_, &maxima_}) {
+    while (!ages->empty()) remove(entries_.find(ages->front()));
+  }
 }
 
 void TileCache::reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept {
   std::uint64_t freed = 0;
   MutexLock lock(mutex_);
-  for (auto age = ages_.begin(); age != ages_.end() && freed < bytes;) {
-    const auto found = entries_.find(*age++);
-    // One reference is the entry's own: no thread reads the tile.
-    if (found->second.tile.use_count() > 1) continue;
-    if (found->second.awaited && demand == BufferPool::Demand::Spare) continue;
-    if (found->second.costly) {
-      found->second.costly = false;  // tried once
-      const TileKey key = found->first;
-      std::shared_ptr<const Tile> tile = found->second.tile;
-      lock.unlock();
-      put_into_store(key, *tile);
-      tile.reset();
-      lock.lock();
-      age = ages_.begin();  // other threads may have changed ages_
-      continue;
+  for (Ages* ages : {&ages_, &maxima_}) {
+    for (auto age = ages->begin(); age != ages->end() && freed < bytes;) {
+      const auto found = entries_.find(*age++);
+      // One reference is the entry's own: no thread reads the tile.
+      if (found->second.tile.use_count() > 1) continue;
+      if (found->second.awaited && demand == BufferPool::Demand::Spare) continue;
+      if (found->second.costly) {
+        found->second.costly = false;  // tried once
+        const TileKey key = found->first;
+        std::shared_ptr<const Tile> tile = found->second.tile;
+        lock.unlock();
+        put_into_store(key, *tile);
+        tile.reset();
+        lock.lock();
+        age = ages->begin();  // other threads may have changed them
+        continue;
+      }
+      freed += found->second.tile->buffer.counted();
+      remove(found);
     }
-    freed += found->second.tile->buffer.counted();
-    remove(found);
   }
 }
 

@@ -1,9 +1,10 @@
 // Computed bytes that several requests share: tiles of gathered tensors, pieces ahead of readers,
 // rendered text. Each is computed once however many threads ask (single-flight), as long as there
 // is memory to keep it. All live within one BufferPool. Eviction takes the least recently used
-// entry that no thread reads. An entry that was computed ahead and not asked for yet is evicted
-// only when a thread waits for memory, never for more work ahead. When a tile (Kind::Tile) is
-// evicted that took longer to compute than a disk takes to read it, it goes into the store, if
+// entry that no thread reads; maxima (Kind::Maximum) after all others, because each is a few bytes
+// that cost a pass over whole tensors. An entry that was computed ahead and not asked for yet is
+// evicted only when a thread waits for memory, never for more work ahead. When a tile (Kind::Tile)
+// is evicted that took longer to compute than a disk takes to read it, it goes into the store, if
 // there is one, and comes back from there. Retired tiles (retire()) and tiles dropped by clear()
 // are not stored.
 //
@@ -94,10 +95,11 @@ class TileCache {
   std::uint64_t unread() const;
 
  private:
+  using Ages = std::list<TileKey>;  // least recently used first
   struct Entry {
     std::shared_ptr<const Tile> tile;  // nullptr: being computed
     bool awaited = false;              // computed ahead, and not asked for yet
-    std::list<TileKey>::iterator age;  // when ready: place in ages_
+    Ages::iterator age;                // when ready: place in ages_of(key)
     bool asked = false;
     bool costly = false;  // store it before it is evicted
   };
@@ -109,14 +111,18 @@ class TileCache {
   void put_into_store(const TileKey& key, const Tile& tile) noexcept CKFS_EXCLUDES(mutex_);
   void remove(Entries::iterator entry) noexcept CKFS_REQUIRES(mutex_);
   void reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept;
+  Ages& ages_of(const TileKey& key) CKFS_REQUIRES(mutex_) {
+    return key.kind == TileKey::Kind::Maximum ? maxima_ : ages_;
+  }
 
   BufferPool& pool_;
   const std::shared_ptr<TileStore> store_;
   mutable Mutex mutex_;  // taken before the pool's, never held while reading
   CondVar changed_;
   Entries entries_ CKFS_GUARDED_BY(mutex_);
-  // Least recently used first; exactly the ready entries.
-  std::list<TileKey> ages_ CKFS_GUARDED_BY(mutex_);
+  // Together exactly the ready entries.
+  Ages ages_ CKFS_GUARDED_BY(mutex_);
+  Ages maxima_ CKFS_GUARDED_BY(mutex_);
   std::uint64_t computed_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t hits_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t unread_ CKFS_GUARDED_BY(mutex_) = 0;

@@ -175,6 +175,14 @@ class Reads(unittest.TestCase):
                 ways.by_cat(self.work / "model", view, again, self.work, [])
                 self.assertEqual(want, quantized_digest.tensors(again))
 
+    def test_of_an_export_with_scales_of_whole_tensors_are_the_values_twice(self):
+        """Once for the largest values, which stay however little memory there is."""
+        for view in ("ct-safetensors@scheme=NVFP4A16", "fp8-safetensors@block=tensor"):
+            with self.subTest(view=view):
+                self.bytes_read()
+                ways.run("export", "--memory", "64MiB", self.source.path, view, self.work / view)
+                self.assertLess(self.bytes_read(), self.data * 2.05)
+
     def test_of_some_codes_are_their_rows_of_granules(self):
         self.bytes_read()
         size = dict(ways.listing(self.source.path, "fp8-safetensors"))["model.safetensors"]

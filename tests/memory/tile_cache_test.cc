@@ -194,6 +194,31 @@ TEST_F(TileCacheTest, EvictsTheLeastRecentlyUsed) {
   EXPECT_LE(pool_->peak(), 5_MiB + 512_KiB);
 }
 
+TEST_F(TileCacheTest, EvictsMaximaAfterAllOthers) {
+  const TileKey maximum{7, TileKey::Kind::Maximum, 0, 0};
+  int computed = 0;
+  const auto ask = [&] {
+    const auto made = cache_.get(maximum, [&] {
+      ++computed;
+      return tile_of(4, 'm')();
+    });
+    return made.has_value() && (*made)->span()[3] == std::byte{'m'};
+  };
+  EXPECT_TRUE(ask());
+  for (std::uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(cache_.get(key(i), tile_of(1_MiB, 'x')));
+  EXPECT_TRUE(ask());
+  EXPECT_EQ(1, computed);
+  // Where nothing else is left, they go, too.
+  std::vector<Buffer> all;
+  while (auto buffer = pool_->try_acquire(Tier::Tile, 64)) all.push_back(*std::move(buffer));
+  all.clear();
+  EXPECT_TRUE(ask());
+  EXPECT_EQ(2, computed);
+  cache_.clear();
+  EXPECT_TRUE(ask());
+  EXPECT_EQ(3, computed);
+}
+
 TEST_F(TileCacheTest, EvictsNoMoreThanThePoolNeeds) {
   // Each takes a MiB of the pool.
   for (std::uint64_t k = 0; k < 4; ++k) ASSERT_TRUE(cache_.get(key(k), tile_of(300_KiB, 'a')));

@@ -6,6 +6,7 @@
 // integers below 2^31) take no memory at all.
 #include "format/pickle.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "format/pickle_node.h"
@@ -18,8 +19,32 @@ constexpr std::size_t kMapEntryBytes = 64;  // about
 }  // namespace
 
 const Pickle::Node& Pickle::node(NodeId id) const {
-  CKFS_CHECK(id < nodes_.size());
-  return nodes_[id];
+  CKFS_CHECK(id < tree_->nodes.size());
+  return tree_->nodes[id];
+}
+
+const Pickle::Node* Pickle::changed(NodeId id) const {
+  if (changes_ == nullptr || !changes_->is_changed[id]) return nullptr;
+  return &std::ranges::lower_bound(changes_->nodes, id, {}, &std::pair<NodeId, Node>::first)
+              ->second;
+}
+
+bool Pickle::answers_as_model(const PickleTrace& trace) const {
+  if (changes_ == nullptr) return true;
+  const auto same = [&](NodeId id) { return !changes_->is_changed[id]; };
+  const auto says_same = [&](const auto& compared) {
+    const auto& [id, text] = compared;
+    return same(id) || (text_of(id) == text) == (slice(node(id).data[0], node(id).data[1]) == text);
+  };
+  return std::ranges::all_of(trace.read, same) && std::ranges::all_of(trace.compared, says_same);
+}
+
+PickleTrace* Pickle::trace(PickleTrace* to) const {
+  if (to != nullptr && to->number == 0) {
+    traced_.resize(tree_->nodes.size());
+    to->number = ++traces_;
+  }
+  return std::exchange(trace_, to);
 }
 
 std::string_view Pickle::slice(std::uint32_t offset, std::uint32_t size) const {
@@ -38,8 +63,10 @@ std::optional<bool> Pickle::boolean(NodeId id) const {
 
 std::optional<std::int64_t> Pickle::integer(NodeId id) const {
   if (is_small_integer(id)) return small_integer(id);
-  const Node& n = node(id);
+  const Node* const other = changed(id);
+  const Node& n = other != nullptr ? *other : node(id);
   if (n.kind != NodeKind::Int || n.flag == kBigInteger) return std::nullopt;
+  note(id);
   return std::bit_cast<std::int64_t>(join(n.data[0], n.data[1]));
 }
 
@@ -56,17 +83,31 @@ std::optional<double> Pickle::real(NodeId id) const {
   return std::bit_cast<double>(join(n.data[0], n.data[1]));
 }
 
+std::string_view Pickle::text_of(NodeId id) const {
+  const Node* const other = changed(id);
+  if (other == nullptr) return slice(node(id).data[0], node(id).data[1]);
+  const auto bytes = changes_->text.subspan(other->data[0], other->data[1]);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // char may alias anything
+}
+
 std::optional<std::string_view> Pickle::string(NodeId id) const {
   if (kind(id) != NodeKind::String) return std::nullopt;
-  const auto [offset, size] = node(id).data;
-  if (!budget_->spend_text(size)) return std::nullopt;
-  return slice(offset, size);
+  const std::string_view text = text_of(id);
+  if (!budget_->spend_text(text.size())) return std::nullopt;
+  note(id);
+  return text;
+}
+
+bool Pickle::says(NodeId id, std::string_view text) const {
+  if (kind(id) != NodeKind::String) return false;
+  if (trace_ != nullptr) trace_->compared.emplace_back(id, text);
+  return text_of(id) == text;
 }
 
 bool Pickle::is_string(NodeId id, std::string_view text) const {
   if (kind(id) != NodeKind::String) return false;
-  const auto [offset, size] = node(id).data;
-  return size == text.size() && slice(offset, size) == text;
+  note(id);
+  return text_of(id) == text;
 }
 
 std::span<const std::byte> Pickle::bytes(NodeId id) const {
@@ -87,11 +128,12 @@ std::span<const NodeId> Pickle::stored_items(NodeId id) const {
     case NodeKind::List:
     case NodeKind::Dict:
     case NodeKind::Set:
-      return words_.subspan(node(id).data[0], node(id).data[1]);
+      return tree_->words.subspan(node(id).data[0], node(id).data[1]);
     case NodeKind::Call: {
       if ((node(id).flag & kHasRecord) == 0) return {};
       const std::uint32_t record = node(id).data[0];
-      return words_.subspan(words_[record + kCallItems], words_[record + kCallCount]);
+      return tree_->words.subspan(tree_->words[record + kCallItems],
+                                  tree_->words[record + kCallCount]);
     }
     default:
       return {};
@@ -100,7 +142,7 @@ std::span<const NodeId> Pickle::stored_items(NodeId id) const {
 
 Pickle::GlobalName Pickle::global(NodeId id) const {
   if (kind(id) != NodeKind::Global) return {};
-  const auto record = words_.subspan(node(id).data[0], 4);
+  const auto record = tree_->words.subspan(node(id).data[0], 4);
   if (!budget_->spend_text(std::size_t{record[1]} + record[3])) return {};
   return {slice(record[0], record[1]), slice(record[2], record[3])};
 }
@@ -108,18 +150,18 @@ Pickle::GlobalName Pickle::global(NodeId id) const {
 NodeId Pickle::callable(NodeId id) const {
   if (kind(id) != NodeKind::Call) return kNoneNode;
   const Node& n = node(id);
-  return (n.flag & kHasRecord) != 0 ? words_[n.data[0] + kCallCallable] : n.data[0];
+  return (n.flag & kHasRecord) != 0 ? tree_->words[n.data[0] + kCallCallable] : n.data[0];
 }
 
 NodeId Pickle::args(NodeId id) const {
   if (kind(id) != NodeKind::Call) return kNoneNode;
   const Node& n = node(id);
-  return (n.flag & kHasRecord) != 0 ? words_[n.data[0] + kCallArgs] : n.data[1];
+  return (n.flag & kHasRecord) != 0 ? tree_->words[n.data[0] + kCallArgs] : n.data[1];
 }
 
 NodeId Pickle::state(NodeId id) const {
   if (kind(id) != NodeKind::Call || (node(id).flag & kHasRecord) == 0) return kNoneNode;
-  return words_[node(id).data[0] + kCallState];
+  return tree_->words[node(id).data[0] + kCallState];
 }
 
 bool Pickle::sets_items(NodeId call) const {
@@ -224,7 +266,7 @@ std::optional<std::vector<std::int64_t>> Pickle::integers(NodeId id) const {
 }
 
 std::size_t Pickle::memory() const {
-  return nodes_.capacity() * sizeof(Node) + words_.capacity() * sizeof(std::uint32_t);
+  return tree_->nodes.capacity() * sizeof(Node) + tree_->words.capacity() * sizeof(std::uint32_t);
 }
 
 }  // namespace ckfs

@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -48,6 +49,13 @@ enum class NodeKind : std::uint8_t {
   Global,        // module.name: a class or function, known by name only
   Call,          // what callable(*args) would have given
   PersistentId,  // torch: a storage
+};
+
+/// The integers and texts of a pickle that an answer depends on, beside the pickle's structure.
+struct PickleTrace {
+  std::uint32_t number = 0;  // of the pickle's traces
+  std::vector<NodeId> read;  // few of them twice
+  std::vector<std::pair<NodeId, std::string_view>> compared;
 };
 
 /// A pair of a mapping.
@@ -90,6 +98,8 @@ class Pickle {
   std::optional<double> real(NodeId id) const;
   /// As stored: UTF-8, with what surrogates Python leaves in.
   std::optional<std::string_view> string(NodeId id) const;
+  /// Whether the node is this text, which must live as long as traces of it.
+  bool says(NodeId id, std::string_view text) const;
   /// Not charged to the budget: the caller that looks at them pays.
   std::span<const std::byte> bytes(NodeId id) const;
 
@@ -135,13 +145,21 @@ class Pickle {
   /// Elements of a Tuple, a List or a torch.Size.
   std::span<const NodeId> sequence(NodeId id) const;
 
+  /// Where integers and texts are noted that are asked for from here on; nullptr: nowhere. Gives
+  /// where they were before. Not while another thread uses the pickle.
+  PickleTrace* trace(PickleTrace* to) const;
+  /// Of a pickle of read_alike(): whether what a trace of its model saw is here as it is there.
+  /// Then the same questions have the same answers.
+  bool answers_as_model(const PickleTrace& trace) const;
+
   /// All nodes but small integers have ids below this; those made first have the lower ids.
-  NodeId node_count() const { return static_cast<NodeId>(nodes_.size()); }
+  NodeId node_count() const { return static_cast<NodeId>(tree_->nodes.size()); }
   /// Bytes held.
   std::size_t memory() const;
 
  private:
   friend class PickleReader;
+  friend std::optional<Pickle> read_alike(const Pickle& model, std::span<const std::byte> bytes);
 
   // 12 bytes a node; what does not fit is a record in words_.
   struct Node {
@@ -150,7 +168,31 @@ class Pickle {
     std::array<std::uint32_t, 2> data = {};
   };
 
+  /// An instruction that makes an integer or a text.
+  struct Leaf {
+    std::uint32_t position = 0;
+    NodeId node = 0;
+  };
+  struct Tree {
+    GrowingArray<Node> nodes;
+    GrowingArray<std::uint32_t> words;
+    GrowingArray<Leaf> leaves;  // of a model, by position
+  };
+  /// Integers and texts that are others than in the tree.
+  struct Changes {
+    std::span<const std::byte> text;
+    std::vector<std::pair<NodeId, Node>> nodes;  // by number
+    std::vector<bool> is_changed;
+  };
+
   const Node& node(NodeId id) const;
+  const Node* changed(NodeId id) const;
+  void note(NodeId id) const {
+    if (trace_ == nullptr || traced_[id] == trace_->number) return;
+    traced_[id] = trace_->number;
+    trace_->read.push_back(id);
+  }
+  std::string_view text_of(NodeId id) const;
   std::span<const NodeId> stored_items(NodeId id) const;
   bool is_string(NodeId id, std::string_view text) const;
   std::optional<std::span<const NodeId>> elements(NodeId id) const;
@@ -158,8 +200,11 @@ class Pickle {
 
   std::span<const std::byte> text_;
   std::shared_ptr<WorkBudget> budget_ = std::make_shared<WorkBudget>(0);
-  GrowingArray<Node> nodes_;
-  GrowingArray<std::uint32_t> words_;
+  std::shared_ptr<Tree> tree_ = std::make_shared<Tree>();
+  std::shared_ptr<const Changes> changes_;  // nullptr: none
+  mutable PickleTrace* trace_ = nullptr;
+  mutable std::vector<std::uint32_t> traced_;  // for each node, the last trace that has it
+  mutable std::uint32_t traces_ = 0;
   NodeId root_ = 0;
   std::size_t consumed_ = 0;
 };
@@ -169,5 +214,17 @@ class Pickle {
 /// is for messages. Errors: Corrupt, Unsupported (one of those, an extension, an out-of-band
 /// buffer, protocol 6, more than kMaxPickle bytes).
 Result<Pickle> parse_pickle(std::span<const std::byte> bytes, std::string_view name);
+
+/// The same of a pickle that others may be read by. It has a node for each integer too, within the
+/// same limit, so it may need too much where parse_pickle() does not.
+Result<Pickle> parse_model_pickle(std::span<const std::byte> bytes, std::string_view name);
+
+/// A pickle of the same instructions as `model`, of parse_model_pickle(), except for the values
+/// of integers of at most 8 bytes and of texts; nullopt: it is not one, or it changes too many to
+/// be worth it. It equals what parse_pickle() makes of it, with the model's numbers of nodes and a
+/// budget of its own. Its cost is a comparison of bytes, its memory that of the changes: it shares
+/// the model's nodes, and the bytes of both must outlive it. (Never alike: pickles with frames, or
+/// with names of globals that are texts. torch.save writes neither.)
+std::optional<Pickle> read_alike(const Pickle& model, std::span<const std::byte> bytes);
 
 }  // namespace ckfs

@@ -3,6 +3,7 @@
 #include "format/pickle_opcode.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "base/checked.h"
@@ -150,6 +151,30 @@ Instruction read_instruction(std::span<const std::byte> bytes) {
     }
   }
   return instruction;
+}
+
+std::optional<std::int64_t> integer_of(Opcode opcode, std::span<const std::byte> argument) {
+  switch (opcode) {
+    case Opcode::BinInt1:
+      return load_le<std::uint8_t>(argument);
+    case Opcode::BinInt2:
+      return load_le<std::uint16_t>(argument);
+    case Opcode::BinInt:
+      return load_le<std::int32_t>(argument);
+    case Opcode::Long1:
+    case Opcode::Long4: {
+      if (argument.size() > sizeof(std::uint64_t)) return std::nullopt;
+      std::uint64_t bits = 0;
+      for (std::size_t i = argument.size(); i-- > 0;) {
+        bits = bits << 8 | std::to_integer<std::uint64_t>(argument[i]);
+      }
+      const std::size_t missing = 64 - 8 * argument.size();
+      // Sign-extended: two's complement of as many bytes as there are.
+      return missing == 64 ? 0 : std::bit_cast<std::int64_t>(bits << missing) >> missing;
+    }
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace ckfs

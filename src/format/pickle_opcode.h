@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace ckfs {
@@ -92,5 +93,8 @@ struct Instruction {
 /// size > bytes.size(): as many are needed at least. Where they do not show how long its argument
 /// is (a count, the ends of lines), argument_size is 0.
 Instruction read_instruction(std::span<const std::byte> bytes);
+
+/// What an instruction with this argument pushes: an integer of at most 8 bytes; nullopt: another.
+std::optional<std::int64_t> integer_of(Opcode opcode, std::span<const std::byte> argument);
 
 }  // namespace ckfs

@@ -38,9 +38,10 @@ constexpr std::array<std::uint32_t, 2> halves(std::uint64_t value) {
 
 class PickleReader {
  public:
-  PickleReader(std::span<const std::byte> text, std::string_view name)
+  PickleReader(std::span<const std::byte> text, std::string_view name, bool is_model)
       : text_(text),
         name_(name),
+        is_model_(is_model),
         limit_(kPickleBase + kPickleFactor * static_cast<std::uint64_t>(text.size())) {
     pickle_.text_ = text;
     pickle_.budget_ = std::make_shared<WorkBudget>(text.size());
@@ -72,7 +73,12 @@ class PickleReader {
   void push(NodeId id) { stack_.push_back(id); }
   NodeId add(Node node);
   void push_integer(std::int64_t value);
-  Result<void> push_long();
+  void push_leaf(Node node);
+  /// Its integers or texts are more than values.
+  void stop_being_model() {
+    is_model_ = false;
+    pickle_.tree_->leaves = {};
+  }
   void push_slice(NodeKind kind);
   Result<NodeId> pop();
   Result<NodeId> top() const;
@@ -104,6 +110,7 @@ class PickleReader {
 
   std::span<const std::byte> text_;
   std::string_view name_;
+  bool is_model_;
   std::uint64_t limit_;
   Pickle pickle_;
   std::uint64_t position_ = 0;
@@ -119,7 +126,11 @@ class PickleReader {
 };
 
 Result<Pickle> parse_pickle(std::span<const std::byte> bytes, std::string_view name) {
-  return PickleReader(bytes, name).read();
+  return PickleReader(bytes, name, false).read();
+}
+
+Result<Pickle> parse_model_pickle(std::span<const std::byte> bytes, std::string_view name) {
+  return PickleReader(bytes, name, true).read();
 }
 
 Result<Pickle> PickleReader::read() {
@@ -145,15 +156,17 @@ Result<Pickle> PickleReader::read() {
     position_ += instruction.size;
   }
   pickle_.consumed_ = position_;
-  pickle_.nodes_.shrink_to_fit();
-  pickle_.words_.shrink_to_fit();
+  pickle_.tree_->nodes.shrink_to_fit();
+  pickle_.tree_->words.shrink_to_fit();
+  pickle_.tree_->leaves.shrink_to_fit();
   return std::move(pickle_);
 }
 
 Result<void> PickleReader::check_memory(std::uint64_t more) const {
   const std::uint64_t ids =
-      pickle_.words_.size() + stack_.size() + marks_.size() + memo_.size() + more;
-  const std::uint64_t bytes = pickle_.nodes_.size() * sizeof(Node) + ids * sizeof(NodeId) +
+      pickle_.tree_->words.size() + stack_.size() + marks_.size() + memo_.size() + more;
+  const std::uint64_t bytes = pickle_.tree_->nodes.size() * sizeof(Node) + ids * sizeof(NodeId) +
+                              pickle_.tree_->leaves.size() * sizeof(Pickle::Leaf) +
                               sparse_memo_.size() * kSparseMemoBytes;
   if (bytes <= limit_) return {};
   return corrupt("its objects need more than {} bytes", limit_);
@@ -172,6 +185,7 @@ Result<void> PickleReader::step(const Instruction& instruction) {
       const auto size = load_le<std::uint64_t>(argument_);
       const std::uint64_t rest = text_.size() - argument_at_ - argument_.size();
       if (size > rest) return corrupt("a frame of {} bytes (limit {})", size, rest);
+      stop_being_model();
       return {};
     }
     case Opcode::Stop: {
@@ -212,17 +226,16 @@ Result<void> PickleReader::step(const Instruction& instruction) {
       push(kFalseNode);
       return {};
     case Opcode::BinInt1:
-      push_integer(load_le<std::uint8_t>(argument_));
-      return {};
     case Opcode::BinInt2:
-      push_integer(load_le<std::uint16_t>(argument_));
-      return {};
     case Opcode::BinInt:
-      push_integer(load_le<std::int32_t>(argument_));
-      return {};
     case Opcode::Long1:
     case Opcode::Long4:
-      return push_long();
+      if (const auto value = integer_of(opcode, argument_)) {
+        push_integer(*value);
+      } else {
+        push(add({NodeKind::Int, kBigInteger, argument_slice()}));
+      }
+      return {};
     case Opcode::BinFloat: {
       // The one big-endian number of the format.
       const auto bits = __builtin_bswap64(load_le<std::uint64_t>(argument_));
@@ -360,36 +373,32 @@ Result<void> PickleReader::step(const Instruction& instruction) {
 }
 
 NodeId PickleReader::add(Node node) {
-  pickle_.nodes_.push_back(node);
-  return static_cast<NodeId>(pickle_.nodes_.size() - 1);
+  pickle_.tree_->nodes.push_back(node);
+  return static_cast<NodeId>(pickle_.tree_->nodes.size() - 1);
+}
+
+void PickleReader::push_leaf(Node node) {
+  const NodeId id = add(node);
+  if (is_model_) {
+    pickle_.tree_->leaves.push_back({static_cast<std::uint32_t>(position_), id});
+  }
+  push(id);
 }
 
 void PickleReader::push_integer(std::int64_t value) {
-  if (value >= 0 && value < kSmallInteger) {
+  if (value >= 0 && value < kSmallInteger && !is_model_) {
     push(kSmallInteger | static_cast<NodeId>(value));
     return;
   }
-  push(add({NodeKind::Int, 0, halves(std::bit_cast<std::uint64_t>(value))}));
-}
-
-Result<void> PickleReader::push_long() {
-  if (argument_.size() > sizeof(std::uint64_t)) {
-    push(add({NodeKind::Int, kBigInteger, argument_slice()}));
-    return {};
-  }
-  std::uint64_t bits = 0;
-  for (std::size_t i = argument_.size(); i-- > 0;) {
-    bits = bits << 8 | std::to_integer<std::uint64_t>(argument_[i]);
-  }
-  const std::size_t missing = 64 - 8 * argument_.size();
-  // Sign-extended: two's complement of as many bytes as there are.
-  const auto value = missing == 64 ? 0 : std::bit_cast<std::int64_t>(bits << missing) >> missing;
-  push_integer(value);
-  return {};
+  push_leaf({NodeKind::Int, 0, halves(std::bit_cast<std::uint64_t>(value))});
 }
 
 void PickleReader::push_slice(NodeKind kind) {
-  push(add({kind, 0, argument_slice()}));
+  if (kind == NodeKind::String) {
+    push_leaf({kind, 0, argument_slice()});
+  } else {
+    push(add({kind, 0, argument_slice()}));
+  }
 }
 
 Result<NodeId> PickleReader::top() const {
@@ -412,8 +421,8 @@ Result<std::uint32_t> PickleReader::pop_mark() {
 }
 
 std::uint32_t PickleReader::store(std::span<const NodeId> ids) {
-  const auto at = static_cast<std::uint32_t>(pickle_.words_.size());
-  pickle_.words_.append(ids);
+  const auto at = static_cast<std::uint32_t>(pickle_.tree_->words.size());
+  pickle_.tree_->words.append(ids);
   return at;
 }
 
@@ -431,7 +440,7 @@ Result<void> PickleReader::push_container(NodeKind kind, std::uint32_t first) {
   const std::uint32_t room = kind == NodeKind::Tuple ? count : room_for(count);
   CKFS_TRY_VOID(check_memory(room));
   const std::uint32_t at = store(ids);
-  pickle_.words_.resize(at + room);
+  pickle_.tree_->words.resize(at + room);
   stack_.resize(first);
   push(add({kind, 0, {at, count}}));
   return {};
@@ -445,7 +454,7 @@ Result<void> PickleReader::push_tuple(std::uint32_t count) {
 
 Result<void> PickleReader::append(std::uint32_t& at, std::uint32_t& count,
                                   std::span<const NodeId> added) {
-  auto& words = pickle_.words_;
+  auto& words = pickle_.tree_->words;
   const std::uint32_t old_room = room_for(count);
   const auto new_count = static_cast<std::uint32_t>(count + added.size());
   const std::uint32_t new_room = room_for(new_count);
@@ -477,18 +486,18 @@ Result<void> PickleReader::extend(NodeId target, std::uint32_t first, Opcode opc
           "opcode '{}' on a value that is neither a container of that kind nor an object",
           static_cast<char>(opcode));
     }
-    Node& node = pickle_.nodes_[target];
+    Node& node = pickle_.tree_->nodes[target];
     if (kind == NodeKind::Call) {
       if ((node.flag & (pairs ? kAppendsItems : kSetsItems)) != 0) {
         return corrupt("an object with both elements and pairs");
       }
       const std::uint32_t record = call_record(node);
       node.flag |= pairs ? kSetsItems : kAppendsItems;
-      std::uint32_t at = pickle_.words_[record + kCallItems];
-      std::uint32_t count = pickle_.words_[record + kCallCount];
+      std::uint32_t at = pickle_.tree_->words[record + kCallItems];
+      std::uint32_t count = pickle_.tree_->words[record + kCallCount];
       CKFS_TRY_VOID(append(at, count, added));
-      pickle_.words_[record + kCallItems] = at;
-      pickle_.words_[record + kCallCount] = count;
+      pickle_.tree_->words[record + kCallItems] = at;
+      pickle_.tree_->words[record + kCallCount] = count;
     } else {
       CKFS_TRY_VOID(append(node.data[0], node.data[1], added));
     }
@@ -510,6 +519,7 @@ Result<void> PickleReader::push_global() {
 }
 
 Result<void> PickleReader::push_stack_global() {
+  stop_being_model();
   CKFS_TRY(const NodeId name, pop());
   CKFS_TRY(const NodeId module, pop());
   if (pickle_.kind(name) != NodeKind::String || pickle_.kind(module) != NodeKind::String) {
@@ -545,8 +555,8 @@ Result<void> PickleReader::build() {
   CKFS_TRY(const NodeId target, top());
   // On anything but an object BUILD fails in Python, or has a meaning that ckfs does not use.
   if (pickle_.kind(target) == NodeKind::Call) {
-    const std::uint32_t record = call_record(pickle_.nodes_[target]);
-    pickle_.words_[record + kCallState] = state;
+    const std::uint32_t record = call_record(pickle_.tree_->nodes[target]);
+    pickle_.tree_->words[record + kCallState] = state;
   }
   return {};
 }

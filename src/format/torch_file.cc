@@ -229,14 +229,14 @@ Result<TorchFile::StorageId> TorchFile::storage_id(NodeId node) const {
   const NodeId tuple = pickle_.persistent_id(node);
   const auto parts = pickle_.items(tuple);
   if (pickle_.kind(tuple) != NodeKind::Tuple || parts.size() < 5 ||
-      pickle_.string(parts[0]) != "storage") {
+      !pickle_.says(parts[0], "storage")) {
     return corrupt("its persistent id names no storage");
   }
   const Pickle::GlobalName type = pickle_.global(parts[1]);
   const auto key = pickle_.string(parts[2]);
   const auto numel = pickle_.integer(parts[4]);
   if (!key || !numel || *numel < 0) return corrupt("its storage has no key or no size");
-  if (pickle_.string(parts[3]) == "meta") {
+  if (pickle_.says(parts[3], "meta")) {
     return fail(ErrorCode::Unsupported, "on the meta device, without values");
   }
   const auto known = type.module.starts_with("torch") ? storage_type(type.name) : std::nullopt;

@@ -62,6 +62,16 @@ class TorchFile {
   static Result<TorchFile> open(ByteSource& source, FileId file, ByteRange within,
                                 std::uint64_t max_header = kMaxPickle);
 
+  /// The same of a file that others may be read by, or that may be read by one of `models`, which
+  /// must outlive it. Where its pickle is alike (read_alike()) and names the same storages as a
+  /// model's, its cost is that of the differences.
+  static Result<TorchFile> open_alike(ByteSource& source, FileId file, ByteRange within,
+                                      std::span<const TorchFile* const> models);
+  /// Of open_alike(): which of the models it was read by; nullopt: it can be a model itself.
+  std::optional<std::size_t> model() const { return model_; }
+  /// Whether it could have been read by this model.
+  bool is_alike(const TorchFile& model) const { return read_by(model).has_value(); }
+
   const Pickle& pickle() const { return pickle_; }
   NodeId root() const { return pickle_.root(); }
 
@@ -120,6 +130,8 @@ class TorchFile {
   Result<StorageId> storage_id(NodeId node) const;
   Result<TorchTensor> strided(std::span<const NodeId> args, std::string_view function) const;
   Result<void> collect_storages();
+  /// The pickle, as one that is alike the model's.
+  std::optional<Pickle> read_by(const TorchFile& model) const;
   std::optional<ZipMember> find_member(std::string_view key) const;
   /// The error of the first storage that cannot be understood.
   Result<void> check_storages() const;
@@ -129,6 +141,8 @@ class TorchFile {
   std::uint64_t header_bytes_ = 0;
   std::vector<std::byte> text_;  // the pickle's bytes
   Pickle pickle_;
+  std::optional<std::size_t> model_;
+  PickleTrace storages_trace_;  // of open_alike(): what collect_storages() saw
   std::optional<ZipArchive> zip_;
   std::string root_name_;  // of the zip's members, with the '/'
   std::vector<Storage> storages_;

@@ -70,6 +70,9 @@ class TorchFileReader {
         max_header_(max_header),
         name_(source.name(file)) {}
 
+  /// By these models, or to be one.
+  void read_by(std::span<const TorchFile* const> models) { models_ = models; }
+
   Result<TorchFile> read();
 
  private:
@@ -83,6 +86,7 @@ class TorchFileReader {
   Result<void> fetch(std::uint64_t wanted);
   /// Reads up to `needed` and a step further.
   Result<void> fetch_step(std::uint64_t needed);
+  Result<void> parse_object(TorchFile& torch) const;
   Result<Pickle> parse(ByteRange pickle) const {
     return parse_pickle(std::span(text_).subspan(pickle.begin, pickle.size()), name_);
   }
@@ -94,6 +98,7 @@ class TorchFileReader {
   ByteRange within_;
   std::uint64_t max_header_;
   const std::string& name_;
+  std::optional<std::span<const TorchFile* const>> models_;  // nullopt: none are wanted
 
   // Of the stream: the bytes read from its start on, and how far they were walked.
   std::vector<std::byte> text_;
@@ -109,6 +114,14 @@ Result<TorchFile> TorchFile::open(ByteSource& source, FileId file, ByteRange wit
                                   std::uint64_t max_header) {
   CKFS_CHECK(within.end <= source.size(file));
   return TorchFileReader(source, file, within, max_header).read();
+}
+
+Result<TorchFile> TorchFile::open_alike(ByteSource& source, FileId file, ByteRange within,
+                                        std::span<const TorchFile* const> models) {
+  CKFS_CHECK(within.end <= source.size(file));
+  TorchFileReader reader(source, file, within, kMaxPickle);
+  reader.read_by(models);
+  return reader.read();
 }
 
 Result<TorchFile> TorchFileReader::read() {
@@ -138,12 +151,45 @@ Result<TorchFile> TorchFileReader::read_zip() {
 
   TorchFile torch(source_, file_);
   CKFS_TRY(torch.text_, zip.read(*member, max_header_));
-  CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
+  CKFS_TRY_VOID(parse_object(torch));
   torch.header_bytes_ = zip.directory_size() + torch.text_.size();
   torch.zip_ = std::move(zip);
   torch.root_name_ = root;
-  CKFS_TRY_VOID(torch.collect_storages());
   return torch;
+}
+
+/// The pickle and the storages that it names.
+Result<void> TorchFileReader::parse_object(TorchFile& torch) const {
+  if (!models_) {
+    CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
+    return torch.collect_storages();
+  }
+  for (std::size_t i = 0; i < models_->size(); ++i) {
+    auto pickle = torch.read_by(*(*models_)[i]);
+    if (!pickle) continue;
+    torch.pickle_ = *std::move(pickle);
+    torch.model_ = i;
+    torch.storages_ = (*models_)[i]->storages_;
+    for (TorchFile::Storage& storage : torch.storages_) storage.begin = 0;
+    torch.references_ = (*models_)[i]->references_;
+    return {};
+  }
+  auto as_model = parse_model_pickle(torch.text_, name_);
+  if (as_model) {
+    torch.pickle_ = *std::move(as_model);
+  } else {
+    CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
+  }
+  torch.pickle_.trace(&torch.storages_trace_);
+  auto collected = torch.collect_storages();
+  torch.pickle_.trace(nullptr);
+  return collected;
+}
+
+std::optional<Pickle> TorchFile::read_by(const TorchFile& model) const {
+  auto pickle = read_alike(model.pickle_, text_);
+  if (pickle && !pickle->answers_as_model(model.storages_trace_)) pickle.reset();
+  return pickle;
 }
 
 Result<void> TorchFileReader::check_zip_version(const ZipArchive& zip,
@@ -242,8 +288,7 @@ Result<TorchFile> TorchFileReader::read_legacy() {
   TorchFile torch(source_, file_);
   torch.text_.assign(text_.begin() + static_cast<std::ptrdiff_t>(object_range.begin),
                      text_.begin() + static_cast<std::ptrdiff_t>(object_range.end));
-  CKFS_TRY(torch.pickle_, parse_pickle(torch.text_, name_));
-  CKFS_TRY_VOID(torch.collect_storages());
+  CKFS_TRY_VOID(parse_object(torch));
 
   // Nothing follows the storages, so the list of keys ends where they begin.
   std::optional<std::uint64_t> data_bytes = 0;

@@ -14,20 +14,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const WorkLimit limit(size);
   OneFile source(std::as_bytes(std::span(data, size)));
   constexpr std::uint32_t kWorld = 4;
+  FsdpRankReader reader(source, kWorld, "");
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
-    const auto state = read_fsdp_rank(source, 0, rank, kWorld, "");
+    const auto state = reader.read(0, rank);
     if (!state) {
       CKFS_CHECK(state.error().message().find('\n') == std::string::npos);
       return 0;
     }
     for (const RankTensor& tensor : state->tensors) {
       for (const RankTensor::Piece& piece : tensor.pieces) {
-        CKFS_CHECK(piece.local.dtype == tensor.dtype);
-        CKFS_CHECK(piece.begin.size() == tensor.shape.size());
-        CKFS_CHECK(piece.local.shape.size() == tensor.shape.size());
-        for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+        CKFS_CHECK(piece.local.dtype == tensor.said->dtype);
+        CKFS_CHECK(piece.begin.size() == tensor.said->shape.size());
+        CKFS_CHECK(piece.local.shape.size() == tensor.said->shape.size());
+        for (std::size_t d = 0; d < tensor.said->shape.size(); ++d) {
           CKFS_CHECK(piece.begin[d] >= 0 && piece.local.shape[d] > 0);
-          CKFS_CHECK(piece.local.shape[d] <= tensor.shape[d] - piece.begin[d]);
+          CKFS_CHECK(piece.local.shape[d] <= tensor.said->shape[d] - piece.begin[d]);
         }
         CKFS_CHECK(piece.bytes.end <= size && run_of(piece.local).end <= piece.bytes.size());
       }

@@ -12,6 +12,7 @@
 #include "source/torch/device_mesh.h"
 #include "source/torch/fsdp_names.h"
 #include "source/torch/fsdp_rank.h"
+#include "support/memory_source.h"
 #include "support/naive_view.h"
 #include "support/temporary_directory.h"
 
@@ -287,6 +288,109 @@ RC_GTEST_PROP(FsdpRanks, HaveEveryElementOfEveryTensor, ()) {
     const std::string want = fsdp::floats(0, numel);
     RC_ASSERT(std::ranges::equal(*bytes, std::as_bytes(std::span(want))));
   }
+}
+
+// ---- ranks that are read by another's model
+
+std::string text_of(const RankState& state) {
+  std::string text = fmt::format("{} bytes, {} notes\n", state.header_bytes, state.notes.size());
+  for (const RankTensor& tensor : state.tensors) {
+    const RankFacts& said = *tensor.said;
+    text += fmt::format("{} {} {} [{}] {}", said.name, static_cast<int>(said.kind),
+                        name(said.dtype), fmt::join(said.shape, ","), said.left_out);
+    if (said.all_shards) text += fmt::format(" all [{}]", fmt::join(*said.all_shards, ","));
+    for (const RankTensor::Piece& piece : tensor.pieces) {
+      text += fmt::format(" {{[{}] [{}] [{}] {} of {} at {}}}", fmt::join(piece.begin, ","),
+                          fmt::join(piece.local.shape, ","), fmt::join(piece.local.stride, ","),
+                          piece.local.offset, piece.bytes.size(), piece.bytes.begin);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+/// The files of ranks, which one reader reads as readers of their own do. How many were parsed.
+std::size_t parsed_of(const std::vector<std::string>& ranks) {
+  MemorySource source;
+  const auto world = static_cast<std::uint32_t>(ranks.size());
+  FsdpRankReader together(source, world, "");
+  for (std::uint32_t rank = 0; rank < world; ++rank) {
+    const FileId file = source.add_text(
+        fsdp::file_name(static_cast<int>(world), static_cast<int>(rank)), ranks[rank]);
+    const auto by_model = together.read(file, rank);
+    const auto by_itself = FsdpRankReader(source, world, "").read(file, rank);
+    EXPECT_EQ(by_model.has_value(), by_itself.has_value());
+    if (by_model && by_itself) {
+      EXPECT_EQ(text_of(*by_model), text_of(*by_itself));
+    } else {
+      EXPECT_EQ(by_model.error().message(), by_itself.error().message());
+    }
+  }
+  return together.parsed();
+}
+
+/// Ranks of a model of three weights [rows, 2], whose parts each say where they are.
+std::vector<std::string> sharded_ranks(int world, std::int64_t rows, bool of_dtensors) {
+  std::vector<std::string> files;
+  for (int rank = 0; rank < world; ++rank) {
+    TorchWriter torch;
+    fsdp::Fields state;
+    std::vector<fsdp::ShardPlace> all;
+    const std::int64_t each = (rows + world - 1) / world;
+    for (int r = 0; r < world; ++r) {
+      const std::int64_t begin = std::min(r * each, rows);
+      all.push_back({{begin, 0}, {std::min(begin + each, rows) - begin, 2}});
+    }
+    const fsdp::ShardPlace mine = all[static_cast<std::size_t>(rank)];
+    const Opcodes device = fsdp::mesh({world}, {rank});
+    for (const std::string_view name : {"model.a", "model.b", "model.c"}) {
+      const Opcodes local = torch.tensor("Float", mine.sizes, fsdp::floats(0, 2 * mine.sizes[0]));
+      std::vector<Opcodes> shards;
+      if (mine.sizes[0] > 0) shards.push_back(fsdp::local_shard(local, mine));
+      state.emplace_back(
+          name, of_dtensors ? fsdp::dtensor(local, fsdp::spec(device, {fsdp::shard(0)}), {rows, 2})
+                            : fsdp::sharded(shards, all, {rows, 2}));
+    }
+    state.emplace_back("model.frequencies", torch.tensor("Float", {3}, fsdp::floats(7, 3)));
+    files.push_back(torch.file(py_dict(state)));
+  }
+  return files;
+}
+
+TEST(FsdpRankReader, ParsesOneFileAndReadsTheOthersByIt) {
+  for (const bool of_dtensors : {true, false}) {
+    EXPECT_EQ(parsed_of(sharded_ranks(24, 24, of_dtensors)), 1U) << of_dtensors;
+    // Ranks with parts, with a smaller one, with none.
+    EXPECT_EQ(parsed_of(sharded_ranks(24, 27, of_dtensors)), 3U) << of_dtensors;
+  }
+}
+
+TEST(FsdpRankReader, RanksThatSayTheSameShareIt) {
+  MemorySource source;
+  FsdpRankReader reader(source, 8, "");
+  std::vector<RankState> states;
+  for (std::uint32_t rank = 0; rank < 8; ++rank) {
+    const FileId file = source.add_text(fsdp::file_name(8, static_cast<int>(rank)),
+                                        sharded_ranks(8, 16, false)[rank]);
+    states.push_back(reader.read(file, rank).value());
+  }
+  for (const RankState& state : states) {
+    EXPECT_EQ(state.tensors[1].said->all_shards, states[0].tensors[1].said->all_shards);
+    EXPECT_EQ(state.tensors[3].said, states[0].tensors[3].said);
+  }
+}
+
+RC_GTEST_PROP(FsdpRankReader, ReadsWhatItReadsWithoutModels, ()) {
+  const int world = *rc::gen::inRange(1, 5);
+  auto files = sharded_ranks(world, *rc::gen::inRange(1, 12), *rc::gen::arbitrary<bool>());
+  // Bytes of pickles that are others: some leave them alike, some break them.
+  for (int changes = *rc::gen::inRange(0, 4); changes > 0; --changes) {
+    std::string& file = files[*rc::gen::inRange<std::size_t>(0, files.size())];
+    const std::size_t begin = file.find("\x80\x02}("), end = file.find("u.", begin);
+    file[*rc::gen::inRange(begin, end)] = static_cast<char>(*rc::gen::inRange(0, 4));
+  }
+  parsed_of(files);
+  RC_ASSERT(!testing::Test::HasFailure());
 }
 
 // ---- a small run

@@ -2,6 +2,11 @@
 // axis of the mesh shares the tensor; where the part lies follows from these (device_mesh.h). Of a
 // ShardedTensor each part says so itself. Both wrap a plain tensor whose storage may be larger:
 // FSDP pads it.
+//
+// A tensor is read in two steps: what its pickle says (ReadTensor), and where the parts lie, which
+// follows from that and from the rank's place in the mesh. Of a model the first is kept, with the
+// integers and texts that it was found by. Where a rank's pickle is alike and has the same ones, it
+// would say the same, so only the second is done.
 #include "source/torch/fsdp_rank.h"
 
 #include <algorithm>
@@ -26,6 +31,7 @@ namespace {
 constexpr std::size_t kRankTensorBytes = 640;  // kept for a tensor in all, about
 constexpr std::size_t kMaxAxes = 16;           // of a mesh
 constexpr int kMaxNesting = 4;                 // of an axis that was flattened
+constexpr std::size_t kMostModels = 4;
 
 constexpr std::array<std::string_view, 3> kWrapperNames{"_fsdp_wrapped_module",
                                                         "_checkpoint_wrapped_module", "_orig_mod"};
@@ -42,40 +48,92 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
+/// Notes in a trace what a pickle is asked while this is there.
+class Tracing {
+ public:
+  /// nullptr: nothing is noted.
+  Tracing(const Pickle& pickle, PickleTrace* to)
+      : pickle_(pickle), to_(to), before_(pickle.trace(to)) {}
+  Tracing(const Tracing&) = delete;
+  Tracing& operator=(const Tracing&) = delete;
+  ~Tracing() {
+    pickle_.trace(before_);
+    if (to_ == nullptr) return;
+    to_->read.shrink_to_fit();
+    pickle_.budget()->hold(to_->read.size() * sizeof(NodeId) +
+                           to_->compared.size() * sizeof(to_->compared.front()));
+  }
+
+ private:
+  const Pickle& pickle_;
+  PickleTrace* to_;
+  PickleTrace* before_;
+};
+
+/// What a pickle says of a tensor.
+struct ReadTensor {
+  std::shared_ptr<const RankFacts> facts;
+  // Of a DTensor: how the mesh of this node shares it.
+  NodeId mesh = 0;
+  std::vector<AxisPlacement> placements;
+  std::vector<DivisionOrder> order;
+  /// The rank's parts. `begin` of shards alone.
+  struct Local {
+    Shape begin;
+    TorchTensor tensor;
+  };
+  std::vector<Local> locals;
+  PickleTrace trace;  // without those of the mesh and of all shards
+};
+
+struct ReadMesh {
+  DeviceMesh mesh;
+  bool from_ranks = false;  // its place follows from a tensor's elements, which no trace has
+  PickleTrace trace;
+};
+
+struct ReadShards {
+  Shape of;  // the whole tensor's shape, in which they lie
+  std::shared_ptr<const Shape> boxes;
+  PickleTrace trace;
+};
+
+}  // namespace
+
+struct RankModel {
+  explicit RankModel(TorchFile file) : torch(std::move(file)) {}
+
+  TorchFile torch;
+  TorchStateDict dict;
+  PickleTrace dict_trace;
+  std::vector<ReadTensor> tensors;  // as dict.tensors
+  std::map<NodeId, ReadMesh> meshes;
+  std::map<NodeId, ReadShards> shards;  // by the node of their list
+};
+
+namespace {
+
 class RankReader {
  public:
+  /// `model`: that of an alike file; `made`: becomes the model of this one. Each may be nullptr.
   RankReader(ByteSource& source, const TorchFile& torch, FileId file, std::uint32_t rank,
-             std::uint32_t world)
+             std::uint32_t world, const RankModel* model, RankModel* made)
       : source_(source),
         torch_(torch),
         pickle_(torch.pickle()),
         file_(file),
         file_name_(source.name(file)),
         rank_(rank),
-        world_(world) {}
+        world_(world),
+        model_(model),
+        made_(made) {}
 
   Result<RankState> read(std::string_view key) {
-    CKFS_TRY(TorchStateDict dict, find_state_dict(torch_, key, file_name_));
-    RankState state{{}, std::move(dict.notes), torch_.header_bytes()};
-    std::set<std::string> names;
-    for (const NamedNode& named : dict.tensors) {
-      if (!pickle_.budget()->hold(kRankTensorBytes + 2 * named.name.size())) break;
-      RankTensor tensor{.name = without_wrappers(named.name), .shape = {}};
-      if (!names.insert(tensor.name).second) {
-        return fail(ErrorCode::Unsupported, "{}: tensor {}: two keys make this name", file_name_,
-                    quote(tensor.name));
-      }
-      if (is_flattened(tensor.name)) {
-        return fail(
-            ErrorCode::Unsupported,
-            "{}: tensor {}: parameters that FSDP flattened into one, whose names and shapes "
-            "are not saved (save a sharded or a full state dict, not a local one)",
-            file_name_, quote(tensor.name));
-      }
-      const Result<void> done = read_tensor(named.node, tensor);
-      CKFS_TRY_VOID(pickle_.budget()->check(file_name_));
-      if (!done) return Failure(tensor_error(done.error(), file_name_, tensor.name));
-      state.tensors.push_back(std::move(tensor));
+    RankState state{{}, {}, torch_.header_bytes()};
+    if (model_ != nullptr && pickle_.answers_as_model(model_->dict_trace)) {
+      CKFS_TRY_VOID(read_by_model(state));
+    } else {
+      CKFS_TRY_VOID(read_all(key, state));
     }
     CKFS_TRY_VOID(pickle_.budget()->check(file_name_));
     CKFS_TRY_VOID(find_bytes(state.tensors));
@@ -83,20 +141,89 @@ class RankReader {
   }
 
  private:
+  Result<void> read_all(std::string_view key, RankState& state) {
+    TorchStateDict dict;
+    {
+      const Tracing tracing(pickle_, made_ == nullptr ? nullptr : &made_->dict_trace);
+      CKFS_TRY(dict, find_state_dict(torch_, key, file_name_));
+    }
+    std::set<std::string> names;
+    for (const NamedNode& named : dict.tensors) {
+      if (!pickle_.budget()->hold(kRankTensorBytes + 2 * named.name.size())) break;
+      std::string name = without_wrappers(named.name);
+      if (!names.insert(name).second) {
+        return fail(ErrorCode::Unsupported, "{}: tensor {}: two keys make this name", file_name_,
+                    quote(name));
+      }
+      if (is_flattened(name)) {
+        return fail(
+            ErrorCode::Unsupported,
+            "{}: tensor {}: parameters that FSDP flattened into one, whose names and shapes "
+            "are not saved (save a sharded or a full state dict, not a local one)",
+            file_name_, quote(name));
+      }
+      CKFS_TRY_VOID(add(named.node, std::move(name), state));
+    }
+    state.notes = dict.notes;
+    if (made_ == nullptr) return {};
+    made_->dict = std::move(dict);
+    made_->meshes = std::move(meshes_);
+    return {};
+  }
+
+  Result<void> read_by_model(RankState& state) {
+    state.notes = model_->dict.notes;
+    state.tensors.reserve(model_->tensors.size());
+    for (std::size_t i = 0; i < model_->tensors.size(); ++i) {
+      const ReadTensor& known = model_->tensors[i];
+      const std::string& name = known.facts->name;
+      if (!pickle_.budget()->hold(kRankTensorBytes + 2 * name.size())) break;
+      if (!pickle_.answers_as_model(known.trace)) {
+        CKFS_TRY_VOID(add(model_->dict.tensors[i].node, name, state));
+        continue;
+      }
+      RankTensor& tensor = state.tensors.emplace_back(known.facts);
+      CKFS_TRY_VOID(in_tensor(name, place(known, tensor)));
+    }
+    return {};
+  }
+
+  Result<void> add(NodeId node, std::string name, RankState& state) {
+    ReadTensor found;
+    RankFacts facts{.name = std::move(name)};
+    Result<void> done;
+    {
+      const Tracing tracing(pickle_, made_ == nullptr ? nullptr : &found.trace);
+      done = read_tensor(node, facts, found);
+    }
+    CKFS_TRY_VOID(in_tensor(facts.name, std::move(done)));
+    found.facts = std::make_shared<const RankFacts>(std::move(facts));
+    RankTensor& tensor = state.tensors.emplace_back(found.facts);
+    CKFS_TRY_VOID(in_tensor(found.facts->name, place(found, tensor)));
+    if (made_ != nullptr) made_->tensors.push_back(std::move(found));
+    return {};
+  }
+
+  Result<void> in_tensor(std::string_view name, Result<void> done) const {
+    CKFS_TRY_VOID(pickle_.budget()->check(file_name_));
+    if (!done) return Failure(tensor_error(done.error(), file_name_, name));
+    return {};
+  }
+
   // Messages of what follows are without file and tensor.
 
-  Result<void> read_tensor(NodeId node, RankTensor& tensor) {
+  Result<void> read_tensor(NodeId node, RankFacts& facts, ReadTensor& found) {
     const auto wrapper = torch_.wrapper(node);
-    if (!wrapper) return read_plain(node, tensor);
+    if (!wrapper) return read_plain(node, facts, found);
     const std::string_view module = wrapper->type.module;
     const std::string_view type = wrapper->type.name;
     if (module.starts_with("torch.distributed") && type == "DTensor") {
-      tensor.kind = RankTensor::Kind::DTensor;
-      return read_dtensor(*wrapper, tensor);
+      facts.kind = RankFacts::Kind::DTensor;
+      return read_dtensor(*wrapper, facts, found);
     }
     if (module.starts_with("torch.distributed") && type == "ShardedTensor") {
-      tensor.kind = RankTensor::Kind::Sharded;
-      return read_sharded(*wrapper, tensor);
+      facts.kind = RankFacts::Kind::Sharded;
+      return read_sharded(*wrapper, facts, found);
     }
     return fail(ErrorCode::Unsupported,
                 "an object of {}, which ckfs cannot join over ranks (DTensor and ShardedTensor it "
@@ -104,41 +231,42 @@ class RankReader {
                 quote(fmt::format("{}.{}", module, type)));
   }
 
-  /// A plain tensor; nullopt where it cannot be shown, which the tensor then says.
-  Result<std::optional<TorchTensor>> plain(NodeId node, RankTensor& tensor) const {
+  /// A plain tensor; nullopt where it cannot be shown, which the facts then say.
+  Result<std::optional<TorchTensor>> plain(NodeId node, RankFacts& facts) const {
     auto found = torch_.tensor(node);
     if (found) return std::optional(*std::move(found));
     if (found.error().code() != ErrorCode::Unsupported) return Failure(found.error());
-    tensor.left_out = found.error().message();
+    facts.left_out = found.error().message();
     return std::optional<TorchTensor>();
   }
 
-  Result<void> read_plain(NodeId node, RankTensor& tensor) const {
-    CKFS_TRY(auto local, plain(node, tensor));
+  Result<void> read_plain(NodeId node, RankFacts& facts, ReadTensor& found) const {
+    CKFS_TRY(auto local, plain(node, facts));
     if (!local) return {};
-    tensor.dtype = local->dtype;
-    tensor.shape = local->shape;
-    if (rank_ == 0) add_piece(Shape(tensor.shape.size()), *std::move(local), tensor);
+    facts.dtype = local->dtype;
+    facts.shape = local->shape;
+    found.locals.push_back({{}, *std::move(local)});
     return {};
   }
 
   /// Shape and dtype of the whole tensor.
-  Result<void> read_whole(const TorchWrapper& wrapper, RankTensor& tensor) const {
+  Result<void> read_whole(const TorchWrapper& wrapper, RankFacts& facts) const {
     if (wrapper.args.size() < 3) return corrupt("a wrapped tensor without a shape");
-    CKFS_TRY(tensor.shape, shape_at(wrapper.args[2], "its shape"));
+    CKFS_TRY(facts.shape, shape_at(wrapper.args[2], "its shape"));
     const Pickle::GlobalName dtype = pickle_.global(wrapper.args[1]);
     const auto known = dtype.module == "torch" ? torch_dtype(dtype.name) : std::nullopt;
     if (known) {
-      tensor.dtype = *known;
+      facts.dtype = *known;
     } else {
-      tensor.left_out = fmt::format("dtype {}, which ckfs does not have",
-                                    quote(fmt::format("{}.{}", dtype.module, dtype.name)));
+      facts.left_out = fmt::format("dtype {}, which ckfs does not have",
+                                   quote(fmt::format("{}.{}", dtype.module, dtype.name)));
     }
     return {};
   }
 
-  Result<void> read_dtensor(const TorchWrapper& wrapper, RankTensor& tensor) {
-    CKFS_TRY_VOID(read_whole(wrapper, tensor));
+  Result<void> read_dtensor(const TorchWrapper& wrapper, RankFacts& facts,
+                            ReadTensor& found) const {
+    CKFS_TRY_VOID(read_whole(wrapper, facts));
     const auto local_node = kept(wrapper.state, "_local_tensor");
     const auto spec = kept(wrapper.state, "_spec");
     const auto mesh_node = spec ? field(pickle_, *spec, "mesh") : std::nullopt;
@@ -146,57 +274,98 @@ class RankReader {
     if (!local_node || !mesh_node || !placements_node) {
       return corrupt("a DTensor without _local_tensor, mesh and placements");
     }
-    CKFS_TRY_VOID(check_meta(*spec, tensor));
-    CKFS_TRY(const DeviceMesh* mesh, mesh_at(*mesh_node));
-    CKFS_TRY(const std::vector<AxisPlacement> placements, placements_at(*placements_node, tensor));
-    if (placements.size() != mesh->shape.size()) {
-      return corrupt("{} placements on a mesh {}", placements.size(), shape_text(mesh->shape));
-    }
-    CKFS_TRY(const std::vector<DivisionOrder> order, order_at(*spec, tensor, placements.size()));
-    CKFS_TRY(DeviceBox box, box_of(tensor.shape, placements, *mesh, order));
-    if (!tensor.left_out.empty()) return {};
-    CKFS_TRY(auto local, plain(*local_node, tensor));
-    if (!local) return {};
-    CKFS_TRY_VOID(check_local(*local, tensor.dtype, box.count,
-                              fmt::format("its placements give rank {}", rank_)));
-    if (!is_replica(placements, *mesh)) {
-      add_piece(std::move(box.begin), *std::move(local), tensor);
-    }
+    CKFS_TRY_VOID(check_meta(*spec, facts));
+    found.mesh = *mesh_node;
+    CKFS_TRY(found.placements, placements_at(*placements_node, facts));
+    CKFS_TRY(found.order, order_at(*spec, facts, found.placements.size()));
+    if (!facts.left_out.empty()) return {};
+    CKFS_TRY(auto local, plain(*local_node, facts));
+    if (local) found.locals.push_back({{}, *std::move(local)});
     return {};
   }
 
-  Result<void> read_sharded(const TorchWrapper& wrapper, RankTensor& tensor) const {
-    CKFS_TRY_VOID(read_whole(wrapper, tensor));
+  Result<void> read_sharded(const TorchWrapper& wrapper, RankFacts& facts, ReadTensor& found) {
+    CKFS_TRY_VOID(read_whole(wrapper, facts));
     const auto state = pickle_.sequence(wrapper.state);
     const auto size = state.size() < 2 ? std::nullopt : field(pickle_, state[1], "size");
     const auto shards =
         state.size() < 2 ? std::nullopt : field(pickle_, state[1], "shards_metadata");
     if (!size || !shards) return corrupt("a ShardedTensor without its metadata");
     CKFS_TRY(const Shape whole, shape_at(*size, "the size in its metadata"));
-    if (whole != tensor.shape) {
-      return corrupt("shape {}, but its metadata say {}", shape_text(tensor.shape),
+    if (whole != facts.shape) {
+      return corrupt("shape {}, but its metadata say {}", shape_text(facts.shape),
                      shape_text(whole));
     }
-    for (const NodeId shard : pickle_.sequence(*shards)) {
-      CKFS_TRY(const DeviceBox box, shard_box(shard, tensor));
-      if (!pickle_.budget()->hold(2 * sizeof(std::int64_t) * box.begin.size())) break;
-      tensor.all_shards.insert(tensor.all_shards.end(), box.begin.begin(), box.begin.end());
-      tensor.all_shards.insert(tensor.all_shards.end(), box.count.begin(), box.count.end());
-    }
+    CKFS_TRY(facts.all_shards, shards_at(*shards, facts.shape));
     for (const NodeId shard : pickle_.sequence(state[0])) {
-      if (!tensor.left_out.empty()) return {};
+      if (!facts.left_out.empty()) return {};
       const auto node = field(pickle_, shard, "tensor");
       const auto metadata = field(pickle_, shard, "metadata");
       if (!node || !metadata) return corrupt("a local shard without tensor and metadata");
-      CKFS_TRY(DeviceBox box, shard_box(*metadata, tensor));
-      CKFS_TRY(auto local, plain(*node, tensor));
+      CKFS_TRY(DeviceBox box, shard_box(*metadata, facts.shape));
+      CKFS_TRY(auto local, plain(*node, facts));
       if (!local) return {};
-      CKFS_TRY_VOID(check_local(*local, tensor.dtype, box.count, "its metadata say"));
+      CKFS_TRY_VOID(check_local(*local, facts.dtype, box.count, "its metadata say"));
       // Its place, and the shape and strides of the part.
       const std::size_t numbers = 5 * box.begin.size();
       if (!pickle_.budget()->hold(kRankTensorBytes + numbers * sizeof(std::int64_t))) return {};
-      add_piece(std::move(box.begin), *std::move(local), tensor);
+      found.locals.push_back({std::move(box.begin), *std::move(local)});
     }
+    return {};
+  }
+
+  /// Offsets and sizes of the shards of all ranks, which grow with the ranks in each rank's file.
+  Result<std::shared_ptr<const Shape>> shards_at(NodeId list, const Shape& shape) {
+    if (model_ != nullptr) {
+      const auto known = model_->shards.find(list);
+      if (known != model_->shards.end() && known->second.of == shape &&
+          pickle_.answers_as_model(known->second.trace)) {
+        return known->second.boxes;
+      }
+    }
+    ReadShards found{shape, {}, {}};
+    Shape boxes;
+    {
+      const Tracing tracing(pickle_, made_ == nullptr ? nullptr : &found.trace);
+      for (const NodeId shard : pickle_.sequence(list)) {
+        CKFS_TRY(const DeviceBox box, shard_box(shard, shape));
+        if (!pickle_.budget()->hold(2 * sizeof(std::int64_t) * box.begin.size())) break;
+        boxes.insert(boxes.end(), box.begin.begin(), box.begin.end());
+        boxes.insert(boxes.end(), box.count.begin(), box.count.end());
+      }
+    }
+    boxes.shrink_to_fit();
+    found.boxes = std::make_shared<const Shape>(std::move(boxes));
+    auto result = found.boxes;
+    if (made_ != nullptr) made_->shards.insert_or_assign(list, std::move(found));
+    return result;
+  }
+
+  /// Adds the parts that the rank has before others, at their places.
+  Result<void> place(const ReadTensor& found, RankTensor& tensor) {
+    const RankFacts& facts = *found.facts;
+    if (facts.kind == RankFacts::Kind::DTensor) return place_dtensor(found, tensor);
+    if (!facts.left_out.empty()) return {};
+    if (facts.kind == RankFacts::Kind::Plain && rank_ != 0) return {};
+    for (const ReadTensor::Local& local : found.locals) {
+      add_piece(local.begin.empty() ? Shape(facts.shape.size()) : local.begin, local.tensor,
+                tensor);
+    }
+    return {};
+  }
+
+  Result<void> place_dtensor(const ReadTensor& found, RankTensor& tensor) {
+    const RankFacts& facts = *found.facts;
+    CKFS_TRY(const DeviceMesh* mesh, mesh_at(found.mesh));
+    if (found.placements.size() != mesh->shape.size()) {
+      return corrupt("{} placements on a mesh {}", found.placements.size(),
+                     shape_text(mesh->shape));
+    }
+    CKFS_TRY(DeviceBox box, box_of(facts.shape, found.placements, *mesh, found.order));
+    if (!facts.left_out.empty()) return {};
+    const TorchTensor& local = found.locals.front().tensor;
+    CKFS_TRY_VOID(check_local(local, facts.dtype, box.count, rank_));
+    if (!is_replica(found.placements, *mesh)) add_piece(std::move(box.begin), local, tensor);
     return {};
   }
 
@@ -216,6 +385,11 @@ class RankReader {
     tensor.pieces.push_back({std::move(begin), std::move(local), {}});
   }
 
+  static Result<void> check_local(const TorchTensor& local, DType dtype,
+                                  std::span<const std::int64_t> count, std::uint32_t rank) {
+    if (local.dtype == dtype && std::ranges::equal(local.shape, count)) return {};
+    return check_local(local, dtype, count, fmt::format("its placements give rank {}", rank));
+  }
   /// `says`: where the count is from.
   static Result<void> check_local(const TorchTensor& local, DType dtype,
                                   std::span<const std::int64_t> count, std::string_view says) {
@@ -242,25 +416,25 @@ class RankReader {
   }
 
   /// A shard's offsets and sizes: inside of the tensor.
-  Result<DeviceBox> shard_box(NodeId metadata, const RankTensor& tensor) const {
+  Result<DeviceBox> shard_box(NodeId metadata, const Shape& shape) const {
     const auto offsets = field(pickle_, metadata, "shard_offsets");
     const auto sizes = field(pickle_, metadata, "shard_sizes");
     if (!offsets || !sizes) return corrupt("a shard without offsets and sizes");
     CKFS_TRY(Shape begin, shape_at(*offsets, "the offsets of a shard"));
     CKFS_TRY(Shape count, shape_at(*sizes, "the sizes of a shard"));
-    bool inside = begin.size() == tensor.shape.size() && count.size() == tensor.shape.size();
+    bool inside = begin.size() == shape.size() && count.size() == shape.size();
     for (std::size_t d = 0; inside && d < begin.size(); ++d) {
-      inside = begin[d] <= tensor.shape[d] && count[d] <= tensor.shape[d] - begin[d];
+      inside = begin[d] <= shape[d] && count[d] <= shape[d] - begin[d];
     }
     if (!inside) {
       return corrupt("a shard at {} of {} in shape {}", shape_text(begin), shape_text(count),
-                     shape_text(tensor.shape));
+                     shape_text(shape));
     }
     return DeviceBox{std::move(begin), std::move(count)};
   }
 
   /// The shape is stated twice.
-  Result<void> check_meta(NodeId spec, const RankTensor& tensor) const {
+  Result<void> check_meta(NodeId spec, const RankFacts& tensor) const {
     const auto meta = field(pickle_, spec, "tensor_meta");
     if (!meta || pickle_.kind(*meta) != NodeKind::Call) return {};
     const auto args = pickle_.items(pickle_.args(*meta));
@@ -272,7 +446,7 @@ class RankReader {
                    shape_text(shape));
   }
 
-  Result<std::vector<AxisPlacement>> placements_at(NodeId node, const RankTensor& tensor) const {
+  Result<std::vector<AxisPlacement>> placements_at(NodeId node, const RankFacts& tensor) const {
     const auto nodes = pickle_.sequence(node);
     if (nodes.size() > kMaxAxes) {
       return fail(ErrorCode::Unsupported, "{} placements (limit {})", nodes.size(), kMaxAxes);
@@ -317,7 +491,7 @@ class RankReader {
   }
 
   /// shard_order: ((dim, (axis, ...)), ...), or None.
-  Result<std::vector<DivisionOrder>> order_at(NodeId spec, const RankTensor& tensor,
+  Result<std::vector<DivisionOrder>> order_at(NodeId spec, const RankFacts& tensor,
                                               std::size_t axes) const {
     std::vector<DivisionOrder> orders;
     const auto node = field(pickle_, spec, "shard_order");
@@ -348,11 +522,28 @@ class RankReader {
 
   // ---- the mesh
 
-  /// Most tensors have one and the same. Valid as long as this object.
+  /// Most tensors have one and the same. Valid as long as this object and its model.
   Result<const DeviceMesh*> mesh_at(NodeId node) {
     const auto known = meshes_.find(node);
-    if (known != meshes_.end()) return &known->second;
-    DeviceMesh mesh;
+    if (known != meshes_.end()) return &known->second.mesh;
+    if (model_ != nullptr) {
+      const auto of_model = model_->meshes.find(node);
+      if (of_model != model_->meshes.end() && !of_model->second.from_ranks &&
+          pickle_.answers_as_model(of_model->second.trace)) {
+        return &of_model->second.mesh;
+      }
+    }
+    ReadMesh found;
+    {
+      const Tracing tracing(pickle_, made_ == nullptr ? nullptr : &found.trace);
+      CKFS_TRY_VOID(read_mesh(node, found));
+    }
+    if (!pickle_.budget()->hold(kRankTensorBytes)) return corrupt("too many meshes");
+    return &meshes_.emplace(node, std::move(found)).first->second.mesh;
+  }
+
+  Result<void> read_mesh(NodeId node, ReadMesh& found) const {
+    DeviceMesh& mesh = found.mesh;
     CKFS_TRY(mesh.shape, mesh_shape(node));
     std::optional<std::int64_t> devices = 1;
     for (const std::int64_t axis : mesh.shape) {
@@ -362,9 +553,8 @@ class RankReader {
       return corrupt("a mesh {} of more devices than the {} ranks, or none", shape_text(mesh.shape),
                      world_);
     }
-    CKFS_TRY(mesh.place, mesh_place(node, mesh.shape, *devices));
-    if (!pickle_.budget()->hold(kRankTensorBytes)) return corrupt("too many meshes");
-    return &meshes_.emplace(node, std::move(mesh)).first->second;
+    CKFS_TRY(mesh.place, mesh_place(node, mesh.shape, *devices, found.from_ranks));
+    return {};
   }
 
   Result<Shape> mesh_shape(NodeId mesh) const {
@@ -409,7 +599,8 @@ class RankReader {
   }
 
   /// This rank's, as the mesh says, or as the list of its ranks does.
-  Result<Shape> mesh_place(NodeId mesh, const Shape& shape, std::int64_t devices) const {
+  Result<Shape> mesh_place(NodeId mesh, const Shape& shape, std::int64_t devices,
+                           bool& from_ranks) const {
     const auto node = field(pickle_, mesh, "_coordinate_on_dim");
     Shape place;
     if (node && !pickle_.is_none(*node)) {
@@ -418,6 +609,7 @@ class RankReader {
       if (!said) return corrupt("a mesh {} without this rank's place", shape_text(shape));
       place = *std::move(said);
     } else {
+      from_ranks = true;
       CKFS_TRY(place, place_in_ranks(mesh, shape, devices));
     }
     for (std::size_t axis = 0; axis < shape.size(); ++axis) {
@@ -514,7 +706,9 @@ class RankReader {
   FileId file_;
   const std::string& file_name_;
   std::uint32_t rank_, world_;
-  std::map<NodeId, DeviceMesh> meshes_;
+  const RankModel* model_;
+  RankModel* made_;
+  std::map<NodeId, ReadMesh> meshes_;
 };
 
 }  // namespace
@@ -535,10 +729,39 @@ std::string without_wrappers(std::string_view name) {
   }
 }
 
-Result<RankState> read_fsdp_rank(ByteSource& source, FileId file, std::uint32_t rank,
-                                 std::uint32_t world, std::string_view key) {
-  CKFS_TRY(const TorchFile torch, TorchFile::open(source, file, {0, source.size(file)}));
-  return RankReader(source, torch, file, rank, world).read(key);
+FsdpRankReader::FsdpRankReader(ByteSource& source, std::uint32_t world, std::string key)
+    : source_(source), world_(world), key_(std::move(key)) {}
+FsdpRankReader::~FsdpRankReader() = default;
+
+Result<RankState> FsdpRankReader::read(FileId file, std::uint32_t rank) {
+  std::vector<std::shared_ptr<const RankModel>> models;
+  {
+    const MutexLock lock(mutex_);
+    models.assign(models_.rbegin(), models_.rend());
+  }
+  std::vector<const TorchFile*> files;
+  for (const auto& model : models) files.push_back(&model->torch);
+  CKFS_TRY(TorchFile torch, TorchFile::open_alike(source_, file, {0, source_.size(file)}, files));
+  if (const auto by = torch.model()) {
+    return RankReader(source_, torch, file, rank, world_, models[*by].get(), nullptr).read(key_);
+  }
+  const auto made = std::make_shared<RankModel>(std::move(torch));
+  CKFS_TRY(RankState state,
+           RankReader(source_, made->torch, file, rank, world_, nullptr, made.get()).read(key_));
+  const MutexLock lock(mutex_);
+  ++parsed_;
+  // Other threads may have parsed one that is alike at the same time.
+  for (const auto& model : models_) {
+    if (made->torch.is_alike(model->torch)) return state;
+  }
+  if (models_.size() == kMostModels) models_.erase(models_.begin());
+  models_.push_back(made);
+  return state;
+}
+
+std::size_t FsdpRankReader::parsed() const {
+  const MutexLock lock(mutex_);
+  return parsed_;
 }
 
 }  // namespace ckfs

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -228,12 +229,12 @@ class FsdpOpener : public SourceOpener {
   };
 
   struct Whole {
-    RankTensor said;         // by the first rank, without its pieces
-    std::uint32_t last = 0;  // rank that had it
+    std::shared_ptr<const RankFacts> facts;  // of the first rank
+    std::uint32_t last = 0;                  // rank that had it
     std::vector<Part> parts;
     std::vector<std::int64_t> boxes, strides;
 
-    std::size_t rank() const { return said.shape.size(); }
+    std::size_t rank() const { return facts->shape.size(); }
     std::span<const std::int64_t> begin(const Part& part) const {
       return std::span(boxes).subspan(2 * rank() * part.box, rank());
     }
@@ -247,13 +248,14 @@ class FsdpOpener : public SourceOpener {
 
   Result<void> read_ranks() {
     std::vector<std::optional<RankState>> states(ranks_.size());
+    FsdpRankReader reader(files_, world_, options_.key);
+    const auto read = [&](std::size_t i) -> Result<void> {
+      CKFS_TRY(states[i], reader.read(ranks_[i], static_cast<std::uint32_t>(i)));
+      return repeated_.add(ranks_[i], states[i]->header_bytes);
+    };
+    CKFS_TRY_VOID(read(0));  // by itself: it is the model of the others
     return run_in_order(
-        ranks_.size(),
-        [&](std::size_t i) -> Result<void> {
-          CKFS_TRY(states[i], read_fsdp_rank(files_, ranks_[i], static_cast<std::uint32_t>(i),
-                                             world_, options_.key));
-          return repeated_.add(ranks_[i], states[i]->header_bytes);
-        },
+        ranks_.size(), [&](std::size_t i) { return i == 0 ? Result<void>() : read(i); },
         [&](std::size_t i) -> Result<void> {
           const auto rank = static_cast<std::uint32_t>(i);
           RankState state = *std::exchange(states[i], std::nullopt);
@@ -267,13 +269,12 @@ class FsdpOpener : public SourceOpener {
     for (Note& note : state.notes) builder_.add_note(std::move(note.subject), std::move(note.text));
     wholes_.reserve(state.tensors.size());
     for (RankTensor& tensor : state.tensors) {
-      auto pieces = std::exchange(tensor.pieces, {});
       Whole& whole = wholes_.emplace_back();
-      whole.said = std::move(tensor);
-      CKFS_TRY_VOID(add_parts(whole, 0, pieces));
+      whole.facts = std::move(tensor.said);
+      CKFS_TRY_VOID(add_parts(whole, 0, tensor.pieces));
     }
     // Their names stay where they are from here on.
-    for (std::size_t i = 0; i < wholes_.size(); ++i) by_name_.emplace(wholes_[i].said.name, i);
+    for (std::size_t i = 0; i < wholes_.size(); ++i) by_name_.emplace(wholes_[i].facts->name, i);
     return {};
   }
 
@@ -282,39 +283,41 @@ class FsdpOpener : public SourceOpener {
     for (std::size_t i = 0; i < state.tensors.size(); ++i) {
       const RankTensor& tensor = state.tensors[i];
       std::size_t at = i;  // where the order is the same
-      if (at >= wholes_.size() || wholes_[at].said.name != tensor.name) {
-        const auto found = by_name_.find(tensor.name);
+      const RankFacts& facts = *tensor.said;
+      const bool is_same = at < wholes_.size() && wholes_[at].facts == tensor.said;
+      if (!is_same && (at >= wholes_.size() || wholes_[at].facts->name != facts.name)) {
+        const auto found = by_name_.find(facts.name);
         if (found == by_name_.end()) {
           return fail(ErrorCode::Corrupt, "{}: tensor {}: {} does not have it", file,
-                      quote(tensor.name), files_.name(ranks_[0]));
+                      quote(facts.name), files_.name(ranks_[0]));
         }
         at = found->second;
       }
       Whole& whole = wholes_[at];
       whole.last = rank;
-      CKFS_TRY_VOID(compare(whole.said, tensor, file));
+      if (whole.facts != tensor.said) CKFS_TRY_VOID(compare(*whole.facts, facts, file));
       CKFS_TRY_VOID(add_parts(whole, rank, tensor.pieces));
     }
     if (state.tensors.size() == wholes_.size()) return {};
     const auto absent =
         std::ranges::find_if(wholes_, [&](const Whole& whole) { return whole.last != rank; });
     return fail(ErrorCode::Corrupt, "{}: no tensor {}, which {} has", file,
-                quote(absent->said.name), files_.name(ranks_[0]));
+                quote(absent->facts->name), files_.name(ranks_[0]));
   }
 
-  static std::string_view kind_text(RankTensor::Kind kind) {
+  static std::string_view kind_text(RankFacts::Kind kind) {
     switch (kind) {
-      case RankTensor::Kind::Plain:
+      case RankFacts::Kind::Plain:
         return "whole";
-      case RankTensor::Kind::DTensor:
+      case RankFacts::Kind::DTensor:
         return "a DTensor";
-      case RankTensor::Kind::Sharded:
+      case RankFacts::Kind::Sharded:
         return "a ShardedTensor";
     }
     return "";
   }
 
-  Result<void> compare(const RankTensor& first, const RankTensor& other, std::string_view file) {
+  Result<void> compare(const RankFacts& first, const RankFacts& other, std::string_view file) {
     const std::string& first_file = files_.name(ranks_[0]);
     if (!first.left_out.empty() && !other.left_out.empty()) return {};
     if (first.left_out != other.left_out) {
@@ -334,7 +337,7 @@ class FsdpOpener : public SourceOpener {
                   file, quote(first.name), name(other.dtype), fmt::join(other.shape, ", "),
                   first_file, name(first.dtype), fmt::join(first.shape, ", "));
     }
-    if (first.all_shards != other.all_shards) {
+    if (first.all_shards != other.all_shards && *first.all_shards != *other.all_shards) {
       return fail(ErrorCode::Corrupt,
                   "{}: tensor {}: its metadata list other shards than those in {}", file,
                   quote(first.name), first_file);
@@ -369,7 +372,7 @@ class FsdpOpener : public SourceOpener {
     return fail(ErrorCode::Corrupt,
                 "{}: tensor {}: its parts and those before it need more than {} bytes, which the "
                 "files' headers of {} bytes cannot mean",
-                files_.name(ranks_[rank]), quote(whole.said.name), most, header_bytes_);
+                files_.name(ranks_[rank]), quote(whole.facts->name), most, header_bytes_);
   }
 
   // ---- the tensors
@@ -377,8 +380,8 @@ class FsdpOpener : public SourceOpener {
   Result<void> add_tensors() {
     WorkBudget budget(header_bytes_);
     for (Whole& whole : wholes_) {
-      if (!whole.said.left_out.empty()) {
-        builder_.add_note(whole.said.name, fmt::format("left out: {}", whole.said.left_out));
+      if (!whole.facts->left_out.empty()) {
+        builder_.add_note(whole.facts->name, fmt::format("left out: {}", whole.facts->left_out));
         continue;
       }
       CKFS_TRY_VOID(check_cover(whole, budget));
@@ -405,7 +408,7 @@ class FsdpOpener : public SourceOpener {
     });
     whole.parts.erase(replicas.begin(), replicas.end());
     whole.parts.shrink_to_fit();
-    const std::string subject = fmt::format("{}: tensor {}", where(), quote(whole.said.name));
+    const std::string subject = fmt::format("{}: tensor {}", where(), quote(whole.facts->name));
     const auto box = [&](std::uint32_t i) {
       return BoxView{whole.begin(whole.parts[i]), whole.count(whole.parts[i])};
     };
@@ -428,17 +431,17 @@ class FsdpOpener : public SourceOpener {
     }
     std::int64_t covered = 0;  // of boxes inside the tensor that do not overlap
     for (const Part& part : whole.parts) covered += checked_numel(whole.count(part)).value();
-    const std::int64_t numel = checked_numel(whole.said.shape).value();
+    const std::int64_t numel = checked_numel(whole.facts->shape).value();
     if (covered == numel) return {};
     return fail(ErrorCode::Corrupt,
                 "{}: the {} ranks have {} elements of it together, its shape [{}] has {}", subject,
-                world_, covered, fmt::join(whole.said.shape, ", "), numel);
+                world_, covered, fmt::join(whole.facts->shape, ", "), numel);
   }
 
   /// Whether the parts in their order, one behind the other, are the tensor.
   static bool is_concatenation(const Whole& whole) {
     if (whole.parts.size() == 1 && whole.parts.front().stride == 0) return true;
-    const auto inner = std::span(whole.said.shape).subspan(whole.rank() == 0 ? 0 : 1);
+    const auto inner = std::span(whole.facts->shape).subspan(whole.rank() == 0 ? 0 : 1);
     return std::ranges::all_of(whole.parts, [&](const Part& part) {
       return part.stride == 0 && whole.rank() > 0 &&
              std::ranges::equal(whole.count(part).subspan(1), inner);
@@ -447,25 +450,25 @@ class FsdpOpener : public SourceOpener {
 
   void add_tensor(const Whole& whole) {
     if (const Whole* const origin = twin_of(whole)) {
-      order_.push_back(builder_.add_alias(whole.said.name, ids_.at(origin)));
+      order_.push_back(builder_.add_alias(whole.facts->name, ids_.at(origin)));
       ++aliases_;
       return;
     }
     StorageId storage = 0;
     std::vector<StorageBox> boxes;
-    const std::int64_t numel = checked_numel(whole.said.shape).value();
+    const std::int64_t numel = checked_numel(whole.facts->shape).value();
     if (is_concatenation(whole) || whole.parts.empty()) {
       std::vector<Extent> extents;
       extents.reserve(whole.parts.size());
       for (const Part& part : whole.parts) extents.push_back({part.file, part.offset, part.nbytes});
-      storage = builder_.add_storage(whole.said.dtype, numel, extents);
+      storage = builder_.add_storage(whole.facts->dtype, numel, extents);
     } else {
       for (const Part& part : whole.parts) boxes.push_back(box_of_part(whole, part));
       storage = boxes.front().storage;
     }
     for (const Part& part : whole.parts) bytes_ += part.nbytes;
     const TensorId id =
-        builder_.add_tensor(whole.said.name, whole.said.shape, storage, std::move(boxes));
+        builder_.add_tensor(whole.facts->name, whole.facts->shape, storage, std::move(boxes));
     order_.push_back(id);
     ids_.emplace(&whole, id);
     if (!whole.parts.empty()) {
@@ -475,7 +478,7 @@ class FsdpOpener : public SourceOpener {
 
   StorageBox box_of_part(const Whole& whole, const Part& part) {
     const auto count = whole.count(part);
-    TorchTensor tensor{.dtype = whole.said.dtype,
+    TorchTensor tensor{.dtype = whole.facts->dtype,
                        .shape = {count.begin(), count.end()},
                        .stride = std::vector<std::int64_t>(count.size())};
     std::int64_t dense = 1;
@@ -498,7 +501,7 @@ class FsdpOpener : public SourceOpener {
     if (found == origins_.end()) return nullptr;
     const Whole& other = *found->second;
     const bool same =
-        other.said.dtype == whole.said.dtype && other.said.shape == whole.said.shape &&
+        other.facts->dtype == whole.facts->dtype && other.facts->shape == whole.facts->shape &&
         std::ranges::equal(other.parts, whole.parts, [&](const Part& a, const Part& b) {
           return a.file == b.file && a.offset == b.offset && a.nbytes == b.nbytes &&
                  std::ranges::equal(other.begin(a), whole.begin(b)) &&
@@ -518,7 +521,7 @@ class FsdpOpener : public SourceOpener {
 
   Result<void> note_lora() {
     const auto parts = static_cast<std::size_t>(std::ranges::count_if(
-        wholes_, [](const Whole& whole) { return is_lora(whole.said.name); }));
+        wholes_, [](const Whole& whole) { return is_lora(whole.facts->name); }));
     if (parts == 0) return {};
     CKFS_TRY(const auto meta, json(kLoraMeta));
     std::string numbers;

@@ -285,6 +285,30 @@ class Trainers(DcpDirectory):
                       for w, name in self.PRIME.items()}
         self.check_prime("qwen3_5_moe", {"text_config": {**self.CONFIG, "num_experts": 3}}, hf, prime)
 
+    def test_of_prime_rl_without_gates(self):
+        """Nemotron-H: a layer is a mamba, attention or experts, and w3 has no elements."""
+        names = {"backbone.embeddings.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight",
+                 "backbone.norm_f.weight": "model.norm.weight"}
+        for layer, (part, keys) in enumerate({"mamba": ["A_log", "conv1d.weight", "in_proj.weight"],
+                                              "self_attn": ["q_proj.weight", "o_proj.weight"]}.items()):
+            names[f"backbone.layers.{layer}.norm.weight"] = f"model.layers.{layer}.norm.weight"
+            names |= {f"backbone.layers.{layer}.mixer.{key}": f"model.layers.{layer}.{part}.{key}" for key in keys}
+        names["backbone.layers.2.norm.weight"] = "model.layers.2.norm.weight"
+        mixer, mlp = "backbone.layers.2.mixer", "model.layers.2.mlp"
+        names |= {f"{mixer}.shared_experts.{m}_proj.weight": f"{mlp}.shared_expert.{m}_proj.weight" for m in ("up", "down")}
+        names |= {f"{mixer}.{m}.weight": f"{mlp}.{m}.weight" for m in ("fc1_latent_proj", "fc2_latent_proj")}
+        hf = {name: torch.randn(7, 8) for name in names}
+        prime = {to: hf[name] for name, to in names.items()}
+        hf |= {f"{mixer}.gate.weight": torch.randn(3, 8), f"{mixer}.gate.e_score_correction_bias": torch.randn(3)}
+        prime |= {f"{mlp}.router.gate": hf[f"{mixer}.gate.weight"],
+                  f"{mlp}.router.e_score_correction_bias": hf[f"{mixer}.gate.e_score_correction_bias"]}
+        for e in range(3):
+            hf |= {f"{mixer}.experts.{e}.up_proj.weight": torch.randn(5, 4),
+                   f"{mixer}.experts.{e}.down_proj.weight": torch.randn(4, 5)}
+        prime |= self.prime_experts(hf, mixer, {"w1": "up_proj", "w2": "down_proj"}, mlp)
+        prime[f"{mlp}.experts.w3"] = torch.empty(0)
+        self.check_prime("nemotron_h", {"num_hidden_layers": 3, "n_routed_experts": 3, "moe_latent_size": 4}, hf, prime)
+
     def check_refusals(self, prime):
         """What does not fit is named: `prime` is a Qwen3 MoE."""
         mlp = "model.layers.1.mlp"

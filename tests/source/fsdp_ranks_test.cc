@@ -365,6 +365,16 @@ TEST(FsdpRankReader, ParsesOneFileAndReadsTheOthersByIt) {
   }
 }
 
+TEST(FsdpRankReader, TheDeviceOfARankIsNoReasonToParseItsFile) {
+  std::vector<std::string> files = sharded_ranks(4, 8, true);
+  for (std::size_t rank = 1; rank < files.size(); ++rank) {
+    for (std::size_t at = 0; (at = files[rank].find("cpu", at)) != std::string::npos; ++at) {
+      files[rank][at] = static_cast<char>('0' + rank);
+    }
+  }
+  EXPECT_EQ(parsed_of(files), 1U);
+}
+
 TEST(FsdpRankReader, RanksThatSayTheSameShareIt) {
   MemorySource source;
   FsdpRankReader reader(source, 8, "");

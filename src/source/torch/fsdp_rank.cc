@@ -31,7 +31,10 @@ namespace {
 constexpr std::size_t kRankTensorBytes = 640;  // kept for a tensor in all, about
 constexpr std::size_t kMaxAxes = 16;           // of a mesh
 constexpr int kMaxNesting = 4;                 // of an axis that was flattened
-constexpr std::size_t kMostModels = 4;
+// Models that are kept. Ranks of one column of a mesh may be alike, and those of two columns not.
+constexpr std::size_t kMostModels = 16;
+constexpr std::size_t kLeastModels = 2;                             // whatever they take
+constexpr std::uint64_t kMostModelBytes = std::uint64_t{64} << 20;  // of their headers
 
 constexpr std::array<std::string_view, 3> kWrapperNames{"_fsdp_wrapped_module",
                                                         "_checkpoint_wrapped_module", "_orig_mod"};
@@ -754,8 +757,14 @@ Result<RankState> FsdpRankReader::read(FileId file, std::uint32_t rank) {
   for (const auto& model : models_) {
     if (made->torch.is_alike(model->torch)) return state;
   }
-  if (models_.size() == kMostModels) models_.erase(models_.begin());
   models_.push_back(made);
+  std::uint64_t bytes = 0;
+  for (const auto& model : models_) bytes += model->torch.header_bytes();
+  while (models_.size() > kMostModels ||
+         (models_.size() > kLeastModels && bytes > kMostModelBytes)) {
+    bytes -= models_.front()->torch.header_bytes();
+    models_.erase(models_.begin());
+  }
   return state;
 }
 

@@ -63,7 +63,7 @@ std::string without_wrappers(std::string_view name);
 struct RankModel;
 
 /// Reads the files of ranks. The first is parsed in full, and kept as a model: another of the same
-/// instructions costs a comparison of bytes, and its differences. A few models are kept, because
+/// instructions costs a comparison of bytes, and its differences. Some models are kept, because
 /// pickles of ranks without a part of some tensor are others. The result does not depend on
 /// models. Safe for concurrent use.
 class FsdpRankReader {

@@ -3,6 +3,7 @@
 #include "format/torch_file.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -262,6 +263,29 @@ TEST(TorchFile, SearchesALineThatDoesNotEndAFewTimesOnly) {
   ASSERT_FALSE(torch);
   EXPECT_EQ(torch.error().code(), ErrorCode::Corrupt);
   EXPECT_LT(source.requests(), 100U);  // each begins the search anew
+}
+
+TEST(TorchFile, ThatIsReadByAnotherHasItsOwnStorages) {
+  for (const char* path :
+       {"torch/zip-views/source/views.pt", "torch/legacy-stream/source/old.pt"}) {
+    MemorySource source;
+    const FileId file = source.add("f.pt", read_data(path));
+    const auto first = TorchFile::open_alike(source, file, whole(source, file), {});
+    ASSERT_TRUE(first) << first.error().message();
+    EXPECT_EQ(first->model(), std::nullopt);
+    const std::array models{&*first};
+    const auto second = TorchFile::open_alike(source, file, whole(source, file), models);
+    ASSERT_TRUE(second) << second.error().message();
+    EXPECT_EQ(second->model(), 0U);
+    EXPECT_TRUE(second->is_alike(*first));
+    ASSERT_GT(first->storage_count(), 0U);
+    ASSERT_EQ(second->storage_count(), first->storage_count());
+    const TorchFile plain = open_whole(source, file);
+    for (std::uint32_t i = 0; i < first->storage_count(); ++i) {
+      EXPECT_EQ(first->storage_bytes(i).value(), plain.storage_bytes(i).value()) << path;
+      EXPECT_EQ(second->storage_bytes(i).value(), plain.storage_bytes(i).value()) << path;
+    }
+  }
 }
 
 TEST(TorchFile, PassesOnTheErrorsOfItsSource) {

@@ -155,15 +155,14 @@ std::uint64_t stored_size(const StoredBytes& stored) {
 
 DecodedChunks::DecodedChunks(const ChunkTable& table, std::shared_ptr<BufferPool> pool,
                              std::shared_ptr<Spill> spill)
-    : table_(table), pool_(std::move(pool)), spill_(std::move(spill)) {
-  pool_->set_reclaim(Tier::Source, [this](std::uint64_t bytes, BufferPool::Demand demand) {
-    reclaim(bytes, demand);
-  });
-}
+    : table_(table),
+      pool_(std::move(pool)),
+      spill_(std::move(spill)),
+      reclaimer_(pool_->on_shortage(
+          Tier::Source,
+          [this](std::uint64_t bytes, BufferPool::Demand demand) { reclaim(bytes, demand); })) {}
 
-DecodedChunks::~DecodedChunks() {
-  pool_->set_reclaim(Tier::Source, {});
-}
+DecodedChunks::~DecodedChunks() = default;
 
 Result<void> DecodedChunks::read(std::vector<ChunkWish> wishes) {
   std::deque<Request> requests;  // they stay where they are

@@ -156,6 +156,7 @@ class DecodedChunks {
   std::vector<bool> summed_ CKFS_GUARDED_BY(mutex_);
   std::uint64_t clock_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t decoded_ CKFS_GUARDED_BY(mutex_) = 0;
+  BufferPool::Reclaimer reclaimer_;  // last: its function uses the rest
 };
 
 }  // namespace ckfs

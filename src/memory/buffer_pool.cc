@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <numeric>
+#include <shared_mutex>
 #include <sys/mman.h>
 #include <utility>
 
@@ -85,6 +87,41 @@ std::size_t index(Tier tier) {
 }
 
 }  // namespace
+
+/// A function, and whether it may still be called.
+class BufferPool::Registered {
+ public:
+  explicit Registered(Reclaim function) : function_(std::move(function)) {}
+
+  void run(std::uint64_t bytes, Demand demand) {
+    const std::shared_lock lock(running_);
+    if (function_) function_(bytes, demand);
+  }
+  void end() {
+    const std::unique_lock lock(running_);
+    function_ = {};
+  }
+
+ private:
+  std::shared_mutex running_;
+  Reclaim function_;
+};
+
+BufferPool::Reclaimer::~Reclaimer() {
+  if (pool_ == nullptr) return;
+  {
+    const MutexLock lock(pool_->mutex_);
+    for (auto& functions : pool_->reclaims_) std::erase(functions, function_);
+  }
+  function_->end();
+}
+
+BufferPool::Reclaimer BufferPool::on_shortage(Tier tier, Reclaim reclaim) {
+  auto function = std::make_shared<Registered>(std::move(reclaim));
+  const MutexLock lock(mutex_);
+  reclaims_[index(tier)].push_back(function);
+  return {*this, std::move(function)};
+}
 
 TierScope::TierScope(Tier tier) : before_(held_tier) {
   held_tier = std::max(held_tier, static_cast<int>(tier));
@@ -160,16 +197,29 @@ std::uint64_t BufferPool::shortage(Tier tier, std::uint64_t capacity) const {
 }
 
 void BufferPool::reclaim(Tier tier, std::uint64_t capacity, Demand demand) {
+  const auto missing = [&](std::size_t of) CKFS_REQUIRES(mutex_) {
+    const std::uint64_t bytes = shortage(tier, capacity);
+    // Memory within a share is never available to the other tiers.
+    return of == index(tier) ? bytes
+                             : std::min(bytes, used_[of] - std::min(used_[of], shares_[of]));
+  };
+  // Memory may be short because the system has none, so this allocates nothing.
   const auto ask = [&](std::size_t of) {
-    if (!reclaims_[of]) return;
-    std::uint64_t bytes = 0;
-    {
-      const MutexLock lock(mutex_);
-      bytes = shortage(tier, capacity);
-      // Memory within a share is never available to the other tiers.
-      if (of != index(tier)) bytes = std::min(bytes, used_[of] - std::min(used_[of], shares_[of]));
+    std::size_t first = 0;
+    for (std::size_t asked = 0;; ++asked) {
+      std::shared_ptr<Registered> function;
+      std::uint64_t bytes = 0;
+      {
+        const MutexLock lock(mutex_);
+        const auto& functions = reclaims_[of];  // others may come and go
+        if (asked >= functions.size()) return;
+        if (asked == 0 && functions.size() > 1) first = next_reclaim_++;
+        bytes = missing(of);
+        if (bytes == 0) return;
+        function = functions[(first + asked) % functions.size()];
+      }
+      function->run(bytes, demand);
     }
-    if (bytes > 0) reclaims_[of](bytes, demand);
   };
   ask(index(tier));
   for (std::size_t of = 0; of < kTiers; ++of) {

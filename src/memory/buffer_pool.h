@@ -108,12 +108,30 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   enum class Demand : std::uint8_t { Waits, Spare };
   /// Called without locks held when memory is short. Gives back buffers of `tier` that are not in
   /// use, `bytes` of them if it can; for a spare demand none that will be needed soon. The short
-  /// tier is asked first, then the others for what they hold above their shares. Set it before the
-  /// first acquire; reset it ({}) after the last.
+  /// tier is asked first, then the others for what they hold above their shares. Where several
+  /// functions of a tier are registered (several engines share the pool), they are asked one after
+  /// another, each time beginning with another one, until enough is given back. A function may be
+  /// called by several threads at once.
   using Reclaim = std::function<void(std::uint64_t bytes, Demand demand)>;
-  void set_reclaim(Tier tier, Reclaim reclaim) {
-    reclaims_[static_cast<std::size_t>(tier)] = std::move(reclaim);
-  }
+  class Registered;
+  /// Keeps a function registered. Its destructor waits for calls that are under way. Requires: the
+  /// function does not destroy it; the pool outlives it.
+  class [[nodiscard]] Reclaimer {
+   public:
+    Reclaimer() = default;
+    Reclaimer(Reclaimer&& other) noexcept
+        : pool_(std::exchange(other.pool_, nullptr)), function_(std::move(other.function_)) {}
+    Reclaimer& operator=(Reclaimer&&) = delete;
+    ~Reclaimer();
+
+   private:
+    friend class BufferPool;
+    Reclaimer(BufferPool& pool, std::shared_ptr<Registered> function)
+        : pool_(&pool), function_(std::move(function)) {}
+    BufferPool* pool_ = nullptr;
+    std::shared_ptr<Registered> function_;
+  };
+  Reclaimer on_shortage(Tier tier, Reclaim reclaim);
 
   /// Buffers of these sizes, all or none; waits until others give theirs back, first come, first
   /// served within a tier. Errors: OutOfMemory, at once, where they are more than most(tier), and
@@ -180,8 +198,9 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
   const std::uint64_t limit_;
   std::array<std::uint64_t, kTiers> shares_{};  // what only that tier can take
-  std::array<Reclaim, kTiers> reclaims_;
   mutable Mutex mutex_;
+  std::array<std::vector<std::shared_ptr<Registered>>, kTiers> reclaims_ CKFS_GUARDED_BY(mutex_);
+  std::size_t next_reclaim_ CKFS_GUARDED_BY(mutex_) = 0;  // that is asked first
   CondVar returned_;
   std::map<std::size_t, std::vector<std::byte*>> kept_ CKFS_GUARDED_BY(mutex_);  // by capacity
   std::uint64_t kept_bytes_ CKFS_GUARDED_BY(mutex_) = 0;

@@ -91,15 +91,13 @@ class TileCache::Computation {
 };
 
 TileCache::TileCache(BufferPool& pool, std::shared_ptr<TileStore> store)
-    : pool_(pool), store_(std::move(store)) {
-  pool_.set_reclaim(Tier::Tile, [this](std::uint64_t bytes, BufferPool::Demand demand) {
-    reclaim(bytes, demand);
-  });
-}
+    : pool_(pool),
+      store_(std::move(store)),
+      reclaimer_(pool_.on_shortage(
+          Tier::Tile,
+          [this](std::uint64_t bytes, BufferPool::Demand demand) { reclaim(bytes, demand); })) {}
 
-TileCache::~TileCache() {
-  pool_.set_reclaim(Tier::Tile, {});
-}
+TileCache::~TileCache() = default;
 
 std::shared_ptr<const Tile> TileCache::wait(MutexLock& lock, const TileKey& key) {
   while (true) {

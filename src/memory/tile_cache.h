@@ -42,7 +42,8 @@ struct Tile {
 
 class TileCache {
  public:
-  /// `pool` must outlive it, and from now on asks it for memory when short. `store` may be nullptr.
+  /// `pool` must outlive it, and asks it for memory when short, as long as it lives. `store` may be
+  /// nullptr.
   explicit TileCache(BufferPool& pool, std::shared_ptr<TileStore> store = nullptr);
   ~TileCache();
   TileCache(const TileCache&) = delete;
@@ -126,6 +127,7 @@ class TileCache {
   std::uint64_t computed_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t hits_ CKFS_GUARDED_BY(mutex_) = 0;
   std::uint64_t unread_ CKFS_GUARDED_BY(mutex_) = 0;
+  BufferPool::Reclaimer reclaimer_;  // last: its function uses the rest
 };
 
 }  // namespace ckfs

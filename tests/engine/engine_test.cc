@@ -492,6 +492,32 @@ TEST(Engine, DeliversWhatItComputesAheadInWholePages) {
   EXPECT_GT(delivered, 0U);
 }
 
+TEST(Engine, TakesTheMemoryOfAnotherThatSharesItsBudget) {
+  // The tiles of each fill what tiles may have.
+  const auto pool = BufferPool::create(64_MiB);
+  Fp8Matrix one(8192, 4096, true), two(4096, 8192, true);
+  const auto contents = [](Engine& engine, const Fp8Matrix& matrix) {
+    std::vector<std::byte> bytes(matrix.file->size);
+    EXPECT_TRUE(engine.read(*engine.open_stream(matrix.file), {0, bytes.size()}, bytes));
+    return bytes;
+  };
+  Engine first(one.catalog, one.source, pool, {});
+  const auto expected_one = contents(first, one);
+  {
+    Engine second(two.catalog, two.source, pool, {});
+    const auto expected_two = contents(second, two);
+    EXPECT_TRUE(contents(first, one) == expected_one);
+    std::vector<std::thread> readers;
+    for (int k = 0; k < 2; ++k) {
+      readers.emplace_back([&] { EXPECT_TRUE(contents(first, one) == expected_one); });
+      readers.emplace_back([&] { EXPECT_TRUE(contents(second, two) == expected_two); });
+    }
+    for (std::thread& reader : readers) reader.join();
+  }
+  EXPECT_TRUE(contents(first, one) == expected_one);
+  EXPECT_LE(pool->peak(), pool->limit());
+}
+
 TEST(Engine, ReportsAFailingSourceAndRecovers) {
   Fp8Matrix matrix(256, 256, false);
   Engine engine(matrix.catalog, matrix.source, BufferPool::create(1_GiB), {});

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
+#include <latch>
 #include <optional>
 #include <random>
+#include <set>
 #include <span>
 #include <stop_token>
 #include <sys/resource.h>
@@ -172,11 +174,12 @@ TEST(BufferPool, AsksForMemoryBackWhenItIsShort) {
   auto spare = pool->try_acquire(Tier::Tile, 6_MiB);
   std::uint64_t asked = 0;
   auto demanded = BufferPool::Demand::Waits;
-  pool->set_reclaim(Tier::Tile, [&](std::uint64_t bytes, BufferPool::Demand demand) {
-    asked = bytes;
-    demanded = demand;
-    if (demand == BufferPool::Demand::Waits) spare.reset();
-  });
+  const auto reclaimer =
+      pool->on_shortage(Tier::Tile, [&](std::uint64_t bytes, BufferPool::Demand demand) {
+        asked = bytes;
+        demanded = demand;
+        if (demand == BufferPool::Demand::Waits) spare.reset();
+      });
   EXPECT_FALSE(pool->try_acquire(Tier::Tile, 1_MiB));
   EXPECT_EQ(demanded, BufferPool::Demand::Spare);
   EXPECT_TRUE(pool->acquire(Tier::Tile, 1_MiB));
@@ -187,13 +190,77 @@ TEST(BufferPool, AsksAgainWhereThereIsNoMemoryToGiveMemoryBack) {
   const auto pool = BufferPool::create(8_MiB);
   auto spare = pool->try_acquire(Tier::Tile, 6_MiB);
   int asked = 0;
-  pool->set_reclaim(Tier::Tile, [&](std::uint64_t /*bytes*/, BufferPool::Demand /*demand*/) {
-    if (asked++ == 0) throw std::bad_alloc();
-    spare.reset();
-  });
+  const auto reclaimer =
+      pool->on_shortage(Tier::Tile, [&](std::uint64_t /*bytes*/, BufferPool::Demand /*demand*/) {
+        if (asked++ == 0) throw std::bad_alloc();
+        spare.reset();
+      });
   EXPECT_TRUE(pool->acquire(Tier::Tile, 4_MiB));
   EXPECT_EQ(asked, 2);
   EXPECT_TRUE(pool->acquire(Tier::Tile, 1_MiB));
+}
+
+TEST(BufferPool, AsksAllThatShareItUntilThereIsEnough) {
+  const auto pool = BufferPool::create(8_MiB);
+  auto one = pool->try_acquire(Tier::Tile, 3_MiB);
+  auto two = pool->try_acquire(Tier::Tile, 3_MiB);
+  std::vector<int> asked;
+  const auto first = pool->on_shortage(Tier::Tile, [&](std::uint64_t, BufferPool::Demand) {
+    asked.push_back(1);
+    one.reset();
+  });
+  const auto second = pool->on_shortage(Tier::Tile, [&](std::uint64_t, BufferPool::Demand) {
+    asked.push_back(2);
+    two.reset();
+  });
+  EXPECT_TRUE(pool->acquire(Tier::Tile, 4_MiB));
+  EXPECT_EQ(asked.size(), 2U);
+  // One has enough: the other is left alone, and each comes first in its turn.
+  std::set<int> before;
+  for (int round = 0; round < 2; ++round) {
+    one = pool->try_acquire(Tier::Tile, 3_MiB);
+    two = pool->try_acquire(Tier::Tile, 3_MiB);
+    ASSERT_TRUE(one && two);
+    asked.clear();
+    EXPECT_TRUE(pool->acquire(Tier::Tile, 2_MiB));
+    ASSERT_EQ(asked.size(), 1U);
+    before.insert(asked[0]);
+    one.reset();
+    two.reset();
+  }
+  EXPECT_EQ(before.size(), 2U);
+}
+
+TEST(BufferPool, AsksNoFunctionThatIsGone) {
+  const auto pool = BufferPool::create(8_MiB);
+  auto spare = pool->try_acquire(Tier::Tile, 4_MiB);
+  int asked = 0;
+  {
+    const auto gone =
+        pool->on_shortage(Tier::Tile, [&](std::uint64_t, BufferPool::Demand) { ++asked; });
+    EXPECT_FALSE(pool->try_acquire(Tier::Tile, 3_MiB));
+    EXPECT_EQ(asked, 1);
+  }
+  EXPECT_FALSE(pool->try_acquire(Tier::Tile, 3_MiB));
+  EXPECT_EQ(asked, 1);
+}
+
+TEST(BufferPool, AFunctionIsNotGoneWhileItIsCalled) {
+  const auto pool = BufferPool::create(8_MiB);
+  auto spare = pool->try_acquire(Tier::Tile, 4_MiB);
+  std::latch entered(1);
+  std::atomic<bool> is_done = false;
+  auto reclaimer =
+      std::make_optional(pool->on_shortage(Tier::Tile, [&](std::uint64_t, BufferPool::Demand) {
+        entered.count_down();
+        for (int turn = 0; turn < 1000; ++turn) std::this_thread::yield();
+        is_done = true;
+      }));
+  std::thread short_of_memory([&] { (void)pool->try_acquire(Tier::Tile, 3_MiB); });
+  entered.wait();
+  reclaimer.reset();
+  EXPECT_TRUE(is_done);
+  short_of_memory.join();
 }
 
 TEST(BufferPool, AsksATierForNoMoreThanWhatIsAboveItsShare) {
@@ -201,10 +268,11 @@ TEST(BufferPool, AsksATierForNoMoreThanWhatIsAboveItsShare) {
   auto spare = pool->try_acquire(Tier::Source, 20_MiB);
   ASSERT_TRUE(spare);
   std::uint64_t asked = 0;
-  pool->set_reclaim(Tier::Source, [&](std::uint64_t bytes, BufferPool::Demand /*demand*/) {
-    asked = bytes;
-    spare.reset();
-  });
+  const auto reclaimer =
+      pool->on_shortage(Tier::Source, [&](std::uint64_t bytes, BufferPool::Demand /*demand*/) {
+        asked = bytes;
+        spare.reset();
+      });
   // 32 of tiles, 20 of the source and 13 of a reply are too many by 1.
   const auto tile = pool->acquire(Tier::Tile, 32_MiB);
   EXPECT_TRUE(tile);

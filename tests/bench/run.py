@@ -26,6 +26,7 @@ import rows_python
 import rows_quantized
 import rows_quantizing
 import rows_reads
+import rows_serve
 import rows_source
 import rows_view
 import rows_zero
@@ -37,9 +38,9 @@ NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "
          "quantize", "zero",
          "fsdp", "ranks", "fleet", "split", "digest", "verify", "slow", "network", "far", "farmount",
          "farfaults", "decode", "chunks", "reshard", "cold", "maxtext", "uncompressed", "maxtextmount",
-         "orbaxmount", "dcpmount", "restore", "save", "neededmaxtext", "python")
+         "orbaxmount", "dcpmount", "restore", "save", "neededmaxtext", "python", "serve", "runai")
 MODULES = (rows_view, rows_reads, rows_quantized, rows_quantizing, rows_zero, rows_fsdp, rows_many, rows_orbax,
-           rows_source, rows_far, rows_maxtext, rows_python)
+           rows_source, rows_far, rows_maxtext, rows_python, rows_serve)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES
                       if hasattr(module, "bench_" + name)) for name in NAMES}
 

@@ -162,8 +162,8 @@ set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libckfs-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
-  "libblosc-dev, libbz2-dev, libexpected-dev, libfmt-dev, libspdlog-dev, liburing-dev, libzstd-dev, \
-nlohmann-json3-dev, zlib1g-dev")
+  "libblosc-dev, libbz2-dev, libexpected-dev, libfmt-dev, libspdlog-dev, libssl-dev, liburing-dev, \
+libxxhash-dev, libzstd-dev, nlohmann-json3-dev, zlib1g-dev")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
 "The static library and headers behind ckfs: open a checkpoint, list its views,
 read a range of a file, without a mount.")

@@ -8,6 +8,9 @@
 //   auto norm = view->tensor("model.norm.weight");
 //   norm->read(buffer);
 //
+// Beside it: export.h (a view as files), check.h (digests, comparisons), report.h (what the program
+// prints), budget.h (memory for several checkpoints), log.h, open_option.h.
+//
 // All classes are safe for concurrent use by several threads. Nothing here needs a mount. When the
 // system is out of memory, every function but ViewFile::read() may throw std::bad_alloc.
 //
@@ -16,7 +19,7 @@
 // answers, and destructors leave the memory as it is. The child opens the source again.
 //
 // Signals. Reading from mapped files installs a SIGBUS handler, which passes on what is not its
-// own. With OpenOptions::io Uring or Pread no file is mapped, and there is no such handler. Threads
+// own. With Resources::io Uring or Pread no file is mapped, and there is no such handler. Threads
 // of ckfs block no signals: a program that handles signals in one thread blocks them before open().
 //
 // Aborts. No input ends the process. An invariant of ckfs itself that is broken does (a bug), after
@@ -36,11 +39,14 @@
 #include <string_view>
 #include <vector>
 
+#include <ckfs/budget.h>
 #include <ckfs/error.h>
 #include <ckfs/types.h>
 
 namespace ckfs {
 
+class Checkpoint;
+class Inside;  // ckfs itself
 class TensorTable;
 class ViewFiles;
 
@@ -51,8 +57,9 @@ struct RecipeText {
   std::string text;
 };
 
-/// Sources that are not on this machine: hf://, https://, s3://, gs://. None of it changes a byte.
-struct RemoteChoice {
+/// How a source on another machine (hf://, https://, s3://, gs://) is asked. None of it changes a
+/// byte.
+struct ServerChoice {
   /// The service's address, for a mirror or a server that is compatible. Empty: the environment's
   /// (HF_ENDPOINT, AWS_ENDPOINT_URL_S3, STORAGE_EMULATOR_HOST), else the service's own.
   std::string endpoint_url = {};
@@ -62,26 +69,13 @@ struct RemoteChoice {
   bool requester_pays = false;
   /// https://: a file with headers for the server, one a line.
   std::string header_file = {};
-  /// Connections to servers, at most.
-  unsigned connections = 64;
-  /// Seconds after which a read that gets no answer is an error.
-  unsigned timeout = 300;
   /// Asks no server: takes what the disk cache has of a source, and of hf:// what is in the hub's
   /// cache on this machine.
   bool offline = false;
-  /// The directory of the disk cache of such sources. Empty: $XDG_CACHE_HOME/ckfs, else
-  /// ~/.cache/ckfs; where that one cannot be used, a warning in the log says so, and nothing is
-  /// kept.
-  std::optional<std::filesystem::path> cache_dir = {};
-  /// The most bytes of disk that it takes. 0: nothing is kept.
-  std::uint64_t cache_size = std::uint64_t{10} << 30;
-  /// Reads wait for the cache's disk, so that all they fetch is kept as far as there is room.
-  bool fill_cache = false;
 };
 
-struct OpenOptions {
-  // These choose a part of the source. Where one is empty, the rule in its comment decides.
-
+/// Chooses the source. Where a member is empty, the rule in its comment decides.
+struct SourceChoice {
   /// DeepSpeed and universal checkpoints: the tag to open. Empty: the source itself if it is a tag,
   /// else the tag that the file `latest` (`latest_universal`) names, else the only tag.
   std::string tag = {};
@@ -102,19 +96,22 @@ struct OpenOptions {
   std::vector<RecipeText> recipes = {};
   /// The model's family: a model_type, or a model_name of MaxText. Empty: config.json says it.
   std::string family = {};
-
   /// Whether a change of a source file's ctime alone makes it Stale. (chmod and new hard links
   /// change it, and so does a write whose mtime was reset.) Otherwise it is one warning in the log.
   /// On network file systems, FUSE and FAT the ctime is ignored.
   bool strict = false;
+  ServerChoice server = {};
+};
 
-  // These set speed and resources. None of them changes a byte.
-
+/// What a checkpoint may use: speed and resources. None of it changes a byte.
+struct Resources {
   /// Bytes of memory for everything except the catalog: tiles, buffers, rendered text. At least
   /// 64 MiB.
   std::uint64_t memory = std::uint64_t{1} << 30;
+  /// Takes the place of `memory`, and is shared with other checkpoints.
+  std::optional<Budget> budget = {};
   /// The directory of a temporary file for decoded chunks, and for tiles that are expensive to
-  /// recompute, when `memory` is full. Empty: they are computed again.
+  /// recompute, when the memory is full. Empty: they are computed again.
   std::optional<std::filesystem::path> spill = {};
   /// The most bytes of that file. 0: as many as the disk takes.
   std::uint64_t spill_size = 0;
@@ -122,10 +119,23 @@ struct OpenOptions {
   /// Threads that compute ahead of readers and help with tiles. 0: one for each CPU. A slow source
   /// gets more threads, which only wait for it.
   unsigned threads = 0;
-  /// Bytes of a tile. 0: chosen from the budget. For tests.
-  std::uint64_t tile_bytes = 0;
-  RemoteChoice remote = {};
+  /// Connections to servers, at most.
+  unsigned connections = 64;
+  /// Seconds after which a read that gets no answer of a server is an error.
+  unsigned timeout = 300;
+  /// The directory of the disk cache of sources on other machines. Empty: $XDG_CACHE_HOME/ckfs,
+  /// else ~/.cache/ckfs; where that one cannot be used, a warning in the log says so, and nothing
+  /// is kept.
+  std::optional<std::filesystem::path> cache_dir = {};
+  /// The most bytes of disk that it takes. 0: nothing is kept.
+  std::uint64_t cache_size = std::uint64_t{10} << 30;
+  /// Reads wait for the cache's disk, so that all they fetch is kept as far as there is room.
+  bool fill_cache = false;
+};
 
+struct OpenOptions {
+  SourceChoice choose = {};
+  Resources use = {};
   /// Ends open() early, with an error Stopped.
   std::stop_token stop = {};
 };
@@ -136,7 +146,6 @@ struct FileInfo {
   std::uint64_t size = 0;
   Exactness exactness = Exactness::BitExact;  // the least exact of its tensors
   std::size_t tensors = 0;                    // target tensors in it; 0 for a side file
-  std::uint64_t inode = 0;  // stable hash of view, parameters and path; never 0 or 1
   /// Permission bits, a part of 0444. A copy of a source file has that file's. Another file has the
   /// bits that config.json and all files with tensors share.
   std::uint32_t readers = 0444;
@@ -180,7 +189,7 @@ struct Statistics {
     std::uint64_t requests = 0;
     std::uint64_t size = 0;  // of the file: more bytes than that were read more than once
   };
-  /// Bytes that readers of a view's file got: by asking, or by ReadOptions::deliver.
+  /// Bytes that readers of a view's file got: by asking, or ahead of that by a mount.
   struct Given {
     std::string view;  // canonical
     std::string path;
@@ -190,18 +199,20 @@ struct Statistics {
   std::vector<File> source;        // only files that were read
   std::uint64_t source_bytes = 0;  // the sum of source[].bytes
   std::uint64_t requests = 0;      // calls of ViewFile::read()
-  /// Bytes that readers got: the answers of ViewFile::read(), and what ReadOptions::deliver took.
+  /// Bytes that readers got: the answers of ViewFile::read(), and what a mount put into the
+  /// kernel's page cache ahead of readers.
   std::uint64_t bytes_to_readers = 0;
-  std::uint64_t bytes_delivered = 0;  // among them, taken by ReadOptions::deliver
+  std::uint64_t bytes_delivered = 0;  // among them, those ahead of readers
   std::uint64_t tiles = 0;            // tiles, pieces, texts and kept companions computed
   std::uint64_t tiles_unread = 0;     // among them, evicted unread
   std::uint64_t hits = 0;             // tile cache hits
-  std::uint64_t memory = 0;           // budgeted memory in use now, or kept for reuse
+  /// Budgeted memory in use now, or kept for reuse; with Resources::budget, of all that share it.
+  std::uint64_t memory = 0;
   std::uint64_t memory_peak = 0;
   std::uint64_t memory_budget = 0;
   std::string io;                   // "uring" or "pread"
   std::uint64_t decoded_bytes = 0;  // decompressed, without passes that only verify checksums
-  std::uint64_t spilled_bytes = 0;  // written to OpenOptions::spill, or to an export's own spill
+  std::uint64_t spilled_bytes = 0;  // written to Resources::spill, or to an export's own spill
   std::optional<RemoteStatistics> remote;  // absent: nothing is on another machine
 };
 
@@ -289,7 +300,7 @@ class ViewFile {
   /// error the content of `out` is undefined.
   Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> out);
   /// The same, without a copy where possible. The results that a program keeps hold memory of the
-  /// budget, up to a quarter of OpenOptions::memory (each counts as its size, rounded up to whole
+  /// budget, up to a quarter of Resources::memory (each counts as its size, rounded up to whole
   /// MiB). Results beyond that are copies in the program's own heap, so reading never waits for
   /// results that are kept. OutOfMemory, with the number of bytes, where the heap has no room.
   Result<Bytes> read(std::uint64_t offset, std::size_t size);
@@ -300,7 +311,7 @@ class ViewFile {
   friend class View;
   friend class Tensor;
   explicit ViewFile(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
-  friend Result<Bytes> lend(const ViewFile& file, std::uint64_t offset, std::size_t size);
+  friend class Inside;
 
   std::shared_ptr<Impl> impl_;
 };
@@ -355,6 +366,9 @@ class View {
   /// The canonical name, with keys sorted and defaults left out: "bf16-safetensors@max_shard=5GB".
   const std::string& name() const;
 
+  /// The checkpoint that it is a view of.
+  Checkpoint checkpoint() const;
+
   /// Whose bytes the quantized tensors are equal to: "slime 624b824 on CPU"; empty: there are none.
   const std::string& tool() const;
 
@@ -380,7 +394,7 @@ class View {
 
  private:
   friend class Checkpoint;
-  friend const Impl& impl_of(const View& view);
+  friend class Inside;
   explicit View(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
   std::shared_ptr<const Impl> impl_;
@@ -411,8 +425,9 @@ class Checkpoint {
 
   /// Newest mtime of the source in whole seconds since 1970; never 0.
   std::int64_t mtime() const;
-  /// A hash over the names, sizes and mtimes of the source's files (the file of OpenOptions::config
-  /// included), the step that was opened, and the options tag, key, item, recipes and family.
+  /// A hash over the names, sizes and mtimes of the source's files (the file of
+  /// SourceChoice::config included), the step that was opened, and the tag, key, item, recipes and
+  /// family of the choice.
   std::uint64_t fingerprint() const;
 
   Statistics statistics() const;
@@ -420,8 +435,7 @@ class Checkpoint {
   class Impl;
 
  private:
-  friend const Impl& impl_of(const Checkpoint& checkpoint);
-  friend Checkpoint checkpoint_of(std::shared_ptr<Impl> impl);
+  friend class Inside;
   explicit Checkpoint(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
   std::shared_ptr<Impl> impl_;

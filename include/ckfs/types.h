@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <stop_token>
@@ -52,13 +51,6 @@ struct ReadOptions {
   bool whole = false;
   /// Each byte will be read once: the source's bytes need not stay in the host's page cache.
   bool once = false;
-  /// Delivers bytes that were computed ahead of the reader to a place where the reader finds them
-  /// without asking, such as the kernel's page cache. Gives false if it could not. `offset` and the
-  /// end are multiples of 4096, except the file's own end. Other threads call it, perhaps during
-  /// and after the close of the file: it owns what it uses, and must not read this file. Delivery
-  /// stops once the reader asks for 256 KiB or more at once, because an answer is cheaper then.
-  /// Sequential source reads for deliveries count as `once`, unless other readers use those pages.
-  std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
   /// Ends a read that is under way, and those after it, with an error Stopped.
   std::stop_token stop = {};
 };

@@ -12,8 +12,8 @@
 #include <ckfs/checkpoint.h>
 
 #include "api/checkpoint_impl.h"
+#include "api/inside.h"
 #include "api/kept_results.h"
-#include "api/lend.h"
 #include "api/open_prepared.h"
 #include "api/own_process.h"
 #include "base/error.h"
@@ -41,6 +41,10 @@ constexpr std::uint64_t kMinMemory = 64_MiB;
 constexpr std::uint64_t kLeastFetching = 16_MiB;
 constexpr std::uint64_t kMostFetching = 256_MiB;
 
+std::uint64_t fetching_memory(std::uint64_t budget) {
+  return std::clamp<std::uint64_t>(budget / 4, kLeastFetching, kMostFetching);
+}
+
 /// As huggingface_hub reads the variable.
 bool hub_is_offline() {
   const char* const value = std::getenv("HF_HUB_OFFLINE");
@@ -54,8 +58,7 @@ bool hub_is_offline() {
 
 FileInfo info_of(const ViewFiles& files, std::size_t file) {
   const FileFacts facts = files.facts(file);
-  return {files.path(file), facts.size,        facts.exactness,
-          facts.tensors,    files.inode(file), files.readers(facts)};
+  return {files.path(file), facts.size, facts.exactness, facts.tensors, files.readers(facts)};
 }
 
 Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint::Impl> checkpoint,
@@ -74,7 +77,7 @@ Result<std::shared_ptr<const View::Impl>> build_view(std::shared_ptr<Checkpoint:
 
 /// The same files with another key are another checkpoint: an export of the one must not go on with
 /// files of the other.
-std::uint64_t with_choice(std::uint64_t fingerprint, const OpenOptions& options) {
+std::uint64_t with_choice(std::uint64_t fingerprint, const SourceChoice& options) {
   if (!options.tag.empty()) fingerprint = stable_hash("tag=" + options.tag, fingerprint);
   if (!options.key.empty()) fingerprint = stable_hash("key=" + options.key, fingerprint);
   if (!options.item.empty()) fingerprint = stable_hash("item=" + options.item, fingerprint);
@@ -174,53 +177,60 @@ std::string_view name(Exactness exactness) {
 
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& source,
                                     const OpenOptions& options) {
+  return open_for_tests(source, options, {});
+}
+
+Result<Checkpoint> open_for_tests(const std::filesystem::path& source, const OpenOptions& options,
+                                  const TestOptions& tests) {
   std::optional<StopScope> scope;
   if (options.stop.stop_possible()) scope.emplace(options.stop);
+  if (options.use.budget) CKFS_TRY_VOID(Inside::of(*options.use.budget).check_process());
   CKFS_TRY(std::unique_ptr<SourceFiles> files, prepare_source(source, options, 1));
-  return open_prepared(source, options, std::move(files));
+  return open_prepared(source, options, std::move(files), tests);
 }
 
 namespace {
 
-bool is_offline(const std::filesystem::path& source, const RemoteChoice& choice) {
+bool is_offline(const std::filesystem::path& source, const ServerChoice& choice) {
   return choice.offline || (source.native().starts_with("hf://") && hub_is_offline());
 }
 
 /// Whether a fetcher is to be asked for it.
-bool is_fetched(const std::filesystem::path& source, const RemoteChoice& choice) {
+bool is_fetched(const std::filesystem::path& source, const ServerChoice& choice) {
   return is_location(source.native()) && !is_offline(source, choice) && find_fetcher().has_value();
 }
 
-RemoteCacheOptions cache_options(const RemoteChoice& choice) {
-  return {.directory = choice.cache_dir,
-          .size = choice.cache_size,
-          .endpoint_url = choice.endpoint_url,
-          .fills = choice.fill_cache};
+RemoteCacheOptions cache_options(const OpenOptions& options) {
+  return {.directory = options.use.cache_dir,
+          .size = options.use.cache_size,
+          .endpoint_url = options.choose.server.endpoint_url,
+          .fills = options.use.fill_cache};
 }
 
 /// Whether it is opened from what the disk cache has alone.
-bool is_kept(const std::filesystem::path& source, const RemoteChoice& choice) {
-  if (!is_location(source.native()) || !is_offline(source, choice)) return false;
+bool is_kept(const std::filesystem::path& source, const OpenOptions& options) {
+  if (!is_location(source.native()) || !is_offline(source, options.choose.server)) return false;
   const auto location = parse_location(source.native());
-  return location && has_listing(*location, cache_options(choice));
+  return location && has_listing(*location, cache_options(options));
 }
 
 }  // namespace
 
-bool is_far(const std::filesystem::path& source, const RemoteChoice& choice) {
-  return is_fetched(source, choice) || is_kept(source, choice);
+bool is_far(const std::filesystem::path& source, const OpenOptions& options) {
+  return is_fetched(source, options.choose.server) || is_kept(source, options);
 }
 
 Result<std::unique_ptr<SourceFiles>> prepare_source(const std::filesystem::path& source,
                                                     const OpenOptions& options, unsigned rings,
                                                     bool relays_log) {
   CKFS_TRY(std::unique_ptr<SourceFiles> local,
-           LocalFiles::create({.engine = options.io, .rings = rings, .strict = options.strict}));
-  const RemoteChoice& choice = options.remote;
+           LocalFiles::create(
+               {.engine = options.use.io, .rings = rings, .strict = options.choose.strict}));
+  const ServerChoice& choice = options.choose.server;
   std::vector<SourceLocation> far;
   bool is_asked = false;
-  for (const auto& each : {std::optional(source), options.config}) {
-    if (!each || !is_far(*each, choice)) continue;
+  for (const auto& each : {std::optional(source), options.choose.config}) {
+    if (!each || !is_far(*each, options)) continue;
     is_asked = is_asked || is_fetched(*each, choice);
     // A location that is wrong is refused by locate().
     if (const auto location = parse_location(each->native())) far.push_back(*location);
@@ -232,14 +242,19 @@ Result<std::unique_ptr<SourceFiles>> prepare_source(const std::filesystem::path&
                 "listing");
   }
   if (far.empty() && !is_asked) return local;
-  CKFS_TRY(RemoteCache cache, open_remote_cache(far, cache_options(choice)));
+  CKFS_TRY(RemoteCache cache, open_remote_cache(far, cache_options(options)));
   std::unique_ptr<FetchClient> client;
+  std::shared_ptr<const std::uint64_t> share;
   if (is_asked) {
+    std::uint64_t memory = fetching_memory(options.use.memory);
+    if (options.use.budget) {
+      CKFS_TRY(share, Inside::of(*options.use.budget).take_for_server());
+      memory = *share;
+    }
     CKFS_TRY(client, FetchClient::start({.program = find_fetcher().value_or(""),
-                                         .memory = std::clamp<std::uint64_t>(
-                                             options.memory / 4, kLeastFetching, kMostFetching),
-                                         .connections = choice.connections,
-                                         .timeout = std::chrono::seconds(choice.timeout),
+                                         .memory = memory,
+                                         .connections = options.use.connections,
+                                         .timeout = std::chrono::seconds(options.use.timeout),
                                          .relays_log = relays_log}));
   }
   return std::make_unique<RemoteFiles>(std::move(client),
@@ -247,7 +262,8 @@ Result<std::unique_ptr<SourceFiles>> prepare_source(const std::filesystem::path&
                                                      .anonymous = choice.anonymous,
                                                      .requester_pays = choice.requester_pays,
                                                      .header_file = choice.header_file},
-                                       std::move(cache), std::move(local), hub_cache_directory());
+                                       std::move(cache), std::move(local), hub_cache_directory(),
+                                       std::move(share));
 }
 
 void finish_cache(const Checkpoint& checkpoint) {
@@ -255,40 +271,52 @@ void finish_cache(const Checkpoint& checkpoint) {
 }
 
 Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,
-                                 std::unique_ptr<SourceFiles> files) {
-  if (options.memory < kMinMemory) {
-    return fail(ErrorCode::InvalidArgument, "memory: {} < {}", size_text(options.memory),
+                                 std::unique_ptr<SourceFiles> files, const TestOptions& tests) {
+  const SourceChoice& choose = options.choose;
+  const Resources& use = options.use;
+  if (use.memory < kMinMemory) {
+    return fail(ErrorCode::InvalidArgument, "memory: {} < {}", size_text(use.memory),
                 size_text(kMinMemory));
   }
   Recipes recipes = built_in_recipes();
-  for (const RecipeText& recipe : options.recipes) {
+  for (const RecipeText& recipe : choose.recipes) {
     CKFS_TRY(recipes, add_recipe(std::move(recipes), recipe.text, recipe.file));
   }
-  recipes.family = options.family;
-  if (!options.family.empty() && !recipes.knows_family()) {
+  recipes.family = choose.family;
+  if (!choose.family.empty() && !recipes.knows_family()) {
     return fail(ErrorCode::InvalidArgument,
                 "family: {} is neither a model_type nor a model_name of the "
                 "recipes (ckfs-recipe(5))",
-                quote(options.family));
+                quote(choose.family));
   }
   // Made before the source, whose own buffers come out of it, too.
-  const std::shared_ptr<BufferPool> budget = BufferPool::create(
-      std::max(kMinMemory, options.memory - std::min(options.memory, files->own_memory())));
+  std::shared_ptr<BufferPool> budget;
+  std::shared_ptr<KeptResults> kept;
+  if (use.budget) {
+    Budget::Impl& shared = Inside::of(*use.budget);
+    CKFS_TRY_VOID(shared.check_process());
+    budget = shared.pool;
+    kept = shared.kept;
+  } else {
+    budget = BufferPool::create(
+        std::max(kMinMemory, use.memory - std::min(use.memory, files->own_memory())));
+    kept = std::make_shared<KeptResults>(budget->limit());
+  }
   std::shared_ptr<Spill> spill;
-  if (options.spill) {
-    CKFS_TRY(std::unique_ptr<SpillFile> file, SpillFile::create(*options.spill));
-    spill = std::make_shared<Spill>(std::move(file), DecodedChunks::kBlock, options.spill_size);
+  if (use.spill) {
+    CKFS_TRY(std::unique_ptr<SpillFile> file, SpillFile::create(*use.spill));
+    spill = std::make_shared<Spill>(std::move(file), DecodedChunks::kBlock, use.spill_size);
   }
   CKFS_TRY(const std::filesystem::path located, files->locate(source));
   std::optional<std::filesystem::path> config;
-  if (options.config) {
-    CKFS_TRY(config, files->locate(*options.config));
+  if (choose.config) {
+    CKFS_TRY(config, files->locate(*choose.config));
   }
   CKFS_TRY(std::shared_ptr<const Catalog> catalog, open_checkpoint(located, *files,
-                                                                   {.tag = options.tag,
-                                                                    .key = options.key,
-                                                                    .item = options.item,
-                                                                    .step = options.step,
+                                                                   {.tag = choose.tag,
+                                                                    .key = choose.key,
+                                                                    .item = choose.item,
+                                                                    .step = choose.step,
                                                                     .config = config}));
   if (catalog->obstacles().empty() && is_maxtext_tree(*catalog)) {
     recipes.tree = find_tree(*catalog, recipes);
@@ -301,12 +329,12 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
   for (const RecipeView& recipe : recipes.views) {
     CKFS_TRY_VOID(define_view(catalog, {recipe.name, {}}, recipes));
   }
-  const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), options);
+  const std::uint64_t fingerprint = with_choice(catalog->fingerprint(), choose);
   return checkpoint_of(make_owned_here<Checkpoint::Impl>(
-      source, std::move(files), std::move(catalog), budget,
+      source, std::move(files), std::move(catalog), std::move(budget), std::move(kept),
       EngineOptions{
-          .threads = options.threads,
-          .tile_bytes = options.tile_bytes,
+          .threads = use.threads,
+          .tile_bytes = tests.tile_bytes,
           .tile_store = spill == nullptr ? nullptr : std::make_shared<SpilledTiles>(spill)},
       fingerprint, std::move(recipes), std::move(spill)));
 }
@@ -473,6 +501,10 @@ const std::string& View::name() const {
   return impl_->name;
 }
 
+Checkpoint View::checkpoint() const {
+  return checkpoint_of(impl_->checkpoint);
+}
+
 const std::string& View::tool() const {
   return impl_->definition->tool;
 }
@@ -485,10 +517,16 @@ Result<ViewFile> View::open(std::string_view path, ReadOptions options) const {
   CKFS_TRY_VOID(impl_->checkpoint->check_process());
   const std::optional<std::size_t> file = impl_->files->find(path);
   if (!file) return fail(ErrorCode::NotFound, "{}/{}: no such file", impl_->name, path);
+  return open_stream(*this, *file, stream_options(options));
+}
+
+Result<ViewFile> open_stream(const View& view, std::size_t file, StreamOptions options) {
+  const std::shared_ptr<const View::Impl>& impl = Inside::of(view);
+  CKFS_TRY_VOID(impl->checkpoint->check_process());
   if (options.deliver) {
-    options.deliver = [deliver = std::move(options.deliver), given = impl_->given, file = *file,
-                       all = impl_->checkpoint->delivered](std::uint64_t offset,
-                                                           std::span<const std::byte> bytes) {
+    options.deliver = [deliver = std::move(options.deliver), given = impl->given, file,
+                       all = impl->checkpoint->delivered](std::uint64_t offset,
+                                                          std::span<const std::byte> bytes) {
       const bool taken = deliver(offset, bytes);
       if (taken) {
         (*given)[file].fetch_add(bytes.size(), std::memory_order_relaxed);
@@ -498,10 +536,9 @@ Result<ViewFile> View::open(std::string_view path, ReadOptions options) const {
     };
   }
   const std::stop_token stop = options.stop;
-  return ViewFile(make_owned_here<ViewFile::Impl>(
-      impl_, *file,
-      impl_->checkpoint->engine->open_stream(impl_->files->layout(*file), std::move(options)),
-      stop));
+  return Inside::file(make_owned_here<ViewFile::Impl>(
+      impl, file,
+      impl->checkpoint->engine->open_stream(impl->files->layout(file), std::move(options)), stop));
 }
 
 FileInfo ViewFile::info() const {
@@ -553,7 +590,7 @@ Result<std::size_t> ViewFile::read(std::uint64_t offset, std::span<std::byte> ou
 }
 
 Result<Bytes> lend(const ViewFile& file, std::uint64_t offset, std::size_t size) {
-  const ViewFile::Impl& impl = *file.impl_;
+  const ViewFile::Impl& impl = Inside::of(file);
   const ByteRange range = within(*impl.stream, offset, size);
   if (range.empty()) return Bytes();
   CKFS_TRY(Bytes bytes, timed(impl, range, [&] {
@@ -594,6 +631,52 @@ Result<Bytes> ViewFile::read(std::uint64_t offset, std::size_t size) {
   }
   CKFS_TRY(const std::size_t got, read(offset, std::span(copy.get(), bytes)));
   return Bytes(std::span<const std::byte>(copy.get(), got), copy);
+}
+
+Budget::Impl::Impl(std::uint64_t all, std::uint64_t for_servers)
+    : memory(all),
+      pool(BufferPool::create(all - for_servers)),
+      kept(std::make_shared<KeptResults>(pool->limit())),
+      for_servers_(std::make_shared<std::atomic<std::uint64_t>>(for_servers)) {}
+
+Result<std::shared_ptr<const std::uint64_t>> Budget::Impl::take_for_server() {
+  CKFS_TRY_VOID(check_process());
+  std::uint64_t left = for_servers_->load();
+  std::uint64_t taken = 0;
+  do {
+    taken = std::min(left, fetching_memory(memory));
+    if (taken < kLeastFetching) {
+      return fail(ErrorCode::OutOfMemory,
+                  "budget: {} are left for servers, and a source on another machine takes at least "
+                  "{} (Budget::create(memory, for_servers))",
+                  size_text(left), size_text(kLeastFetching));
+    }
+  } while (!for_servers_->compare_exchange_weak(left, left - taken));
+  return std::shared_ptr<const std::uint64_t>(new std::uint64_t(taken),
+                                              [all = for_servers_](const std::uint64_t* part) {
+                                                *all += *part;
+                                                delete part;
+                                              });
+}
+
+Result<Budget> Budget::create(std::uint64_t memory, std::uint64_t for_servers) {
+  if (memory < kMinMemory || memory - kMinMemory < for_servers) {
+    return fail(ErrorCode::InvalidArgument, "budget: {} of {} for servers leave less than {}",
+                size_text(for_servers), size_text(memory), size_text(kMinMemory));
+  }
+  return Budget(make_owned_here<Impl>(memory, for_servers));
+}
+
+std::uint64_t Budget::memory() const {
+  return impl_->memory;
+}
+
+std::uint64_t Budget::held() const {
+  return impl_->check_process() ? impl_->pool->held() : 0;
+}
+
+std::uint64_t Budget::peak() const {
+  return impl_->check_process() ? impl_->pool->peak() : 0;
 }
 
 std::string_view version() {

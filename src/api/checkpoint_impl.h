@@ -1,4 +1,4 @@
-// The implementation of the public classes; for this folder, src/export and src/check.
+// The implementation of the public classes; for this folder alone.
 #pragma once
 
 #include <atomic>
@@ -38,8 +38,8 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
  public:
   Impl(std::filesystem::path opened_path, std::unique_ptr<SourceFiles> opened,
        std::shared_ptr<const Catalog> described, std::shared_ptr<BufferPool> budget,
-       EngineOptions options, std::uint64_t fingerprint_of_choice, Recipes all_recipes,
-       std::shared_ptr<Spill> spilled)
+       std::shared_ptr<KeptResults> counted, EngineOptions options,
+       std::uint64_t fingerprint_of_choice, Recipes all_recipes, std::shared_ptr<Spill> spilled)
       : path(std::move(opened_path)),
         files(std::move(opened)),
         catalog(std::move(described)),
@@ -47,7 +47,7 @@ class Checkpoint::Impl : public std::enable_shared_from_this<Checkpoint::Impl> {
         recipes(std::move(all_recipes)),
         readers(readers_of(*files, *catalog)),
         memory(budget->limit()),
-        kept(std::make_shared<KeptResults>(memory)),
+        kept(std::move(counted)),
         spill(std::move(spilled)),
         inner_files(catalog->inner_files().empty()
                         ? nullptr
@@ -150,16 +150,51 @@ class ViewFile::Impl {
   std::stop_token stop;  // ReadOptions::stop
 };
 
-/// The implementation of a public object, and an object of one: for the reports, exports and
-/// comparisons that are a part of ckfs.
+/// What a Budget is.
+class Budget::Impl {
+ public:
+  Impl(std::uint64_t all, std::uint64_t for_servers);
+
+  /// Takes a part of the bytes set apart for servers; its destructor gives it back. Errors:
+  /// OutOfMemory.
+  Result<std::shared_ptr<const std::uint64_t>> take_for_server();
+  Result<void> check_process() const { return owner_.check("the budget"); }
+
+  const std::uint64_t memory;
+  const std::shared_ptr<BufferPool> pool;
+  const std::shared_ptr<KeptResults> kept;
+
+ private:
+  const OwnProcess owner_;
+  /// Shared apart from the budget: a part may be given back after its end.
+  const std::shared_ptr<std::atomic<std::uint64_t>> for_servers_;
+};
+
+inline StreamOptions stream_options(const ReadOptions& options) {
+  return {.whole = options.whole, .once = options.once, .stop = options.stop};
+}
+
+/// From public objects to their implementations, and back.
+class Inside {
+ public:
+  static Checkpoint checkpoint(std::shared_ptr<Checkpoint::Impl> impl) {
+    return Checkpoint(std::move(impl));
+  }
+  static ViewFile file(std::shared_ptr<ViewFile::Impl> impl) { return ViewFile(std::move(impl)); }
+  static const Checkpoint::Impl& of(const Checkpoint& checkpoint) { return *checkpoint.impl_; }
+  static const std::shared_ptr<const View::Impl>& of(const View& view) { return view.impl_; }
+  static const ViewFile::Impl& of(const ViewFile& file) { return *file.impl_; }
+  static Budget::Impl& of(const Budget& budget) { return *budget.impl_; }
+};
+
 inline Checkpoint checkpoint_of(std::shared_ptr<Checkpoint::Impl> impl) {
-  return Checkpoint(std::move(impl));
+  return Inside::checkpoint(std::move(impl));
 }
 inline const Checkpoint::Impl& impl_of(const Checkpoint& checkpoint) {
-  return *checkpoint.impl_;
+  return Inside::of(checkpoint);
 }
 inline const View::Impl& impl_of(const View& view) {
-  return *view.impl_;
+  return *Inside::of(view);
 }
 
 }  // namespace ckfs

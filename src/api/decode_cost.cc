@@ -9,14 +9,14 @@
 #include <map>
 #include <utility>
 
-#include "api/chunk_needs.h"
-#include "api/report.h"
 #include "base/rounding.h"
+#include "base/size_text.h"
 #include "base/units.h"
 #include "chunks/decoded_chunks.h"
 #include "engine/engine.h"
 #include "engine/gather.h"
 #include "engine/read_plan.h"
+#include "expr/chunk_needs.h"
 
 namespace ckfs {
 namespace {

@@ -1,10 +1,9 @@
-#include "api/open_option.h"
-
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <optional>
 #include <string_view>
+
+#include <ckfs/open_option.h>
 
 #include "base/memory_limit.h"
 #include "base/read_text.h"
@@ -18,24 +17,10 @@ namespace {
 
 constexpr std::uint64_t kLeastMemory = 64_MiB;
 constexpr std::uint64_t kMaxThreads = 1024;
-constexpr std::uint64_t kMinTile = 4_KiB;
+constexpr std::uint64_t kMinSpill = 4_KiB;
 constexpr std::uint64_t kMinCache = 64_MiB;
 constexpr std::uint64_t kMaxConnections = 1024;
 constexpr std::uint64_t kMaxTimeout = 86'400;  // a day
-
-Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& value,
-                                  std::uint64_t least) {
-  const Result<std::uint64_t> size = parse_size(value);
-  if (!size) {
-    return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is not a size (such as 4096, 512MiB, 2GB)",
-                name, value);
-  }
-  if (*size < least) {
-    return fail(ErrorCode::InvalidArgument, "{}: {} is too little (at least {})", name,
-                size_text(*size), size_text(least));
-  }
-  return *size;
-}
 
 Result<unsigned> parse_within(const std::string& name, const std::string& value,
                               std::uint64_t most) {
@@ -63,17 +48,7 @@ Result<IoEngine> parse_io(const std::string& name, const std::string& value) {
 
 std::uint64_t automatic_memory() {
   const std::optional<std::uint64_t> limit = group_memory_limit();
-  return limit ? std::max(kLeastMemory, *limit / 4) : OpenOptions().memory;
-}
-
-Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text) {
-  std::uint64_t number = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
-    return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is not a whole number (0 to 2^64 - 1)",
-                thing, text);
-  }
-  return number;
+  return limit ? std::max(kLeastMemory, *limit / 4) : Resources().memory;
 }
 
 Result<bool> set_open_option(OpenOptions& options, const std::string& name,
@@ -85,65 +60,63 @@ Result<bool> set_open_option(OpenOptions& options, const std::string& name,
     return fail(ErrorCode::InvalidArgument, "{}: is empty", name);
   }
   if (name == "tag") {
-    options.tag = value;
+    options.choose.tag = value;
   } else if (name == "key") {
-    options.key = value;
+    options.choose.key = value;
   } else if (name == "item") {
-    options.item = value;
+    options.choose.item = value;
   } else if (name == "step") {
-    CKFS_TRY(options.step, parse_number(name, value));
+    CKFS_TRY(options.choose.step, parse_number(name, value));
   } else if (name == "config") {
-    options.config = value;
+    options.choose.config = value;
   } else if (name == "recipe") {
     // Read here and not where the checkpoint is opened: a daemon's directory is another.
     CKFS_TRY(std::string text, read_text_file(value, kMaxRecipe));
-    options.recipes.push_back({value, std::move(text)});
+    options.choose.recipes.push_back({value, std::move(text)});
   } else if (name == "family") {
-    options.family = value;
+    options.choose.family = value;
   } else if (name == "strict") {
-    CKFS_TRY(options.strict, parse_flag(name, value));
+    CKFS_TRY(options.choose.strict, parse_flag(name, value));
   } else if (name == "memory") {
     if (value == "auto") {
-      options.memory = automatic_memory();
+      options.use.memory = automatic_memory();
     } else {
-      CKFS_TRY(options.memory, parse_bytes(name, value, kLeastMemory));
+      CKFS_TRY(options.use.memory, parse_bytes(name, value, kLeastMemory));
     }
   } else if (name == "spill") {
-    options.spill = value;
+    options.use.spill = value;
   } else if (name == "spill_size") {
-    CKFS_TRY(options.spill_size, parse_bytes(name, value, kMinTile));
-  } else if (name == "tile_bytes") {
-    CKFS_TRY(options.tile_bytes, parse_bytes(name, value, kMinTile));
+    CKFS_TRY(options.use.spill_size, parse_bytes(name, value, kMinSpill));
   } else if (name == "threads") {
     CKFS_TRY(const std::uint64_t threads, parse_number(name, value));
     if (threads > kMaxThreads) {
       return fail(ErrorCode::InvalidArgument, "threads: {} are too many (at most {})", threads,
                   kMaxThreads);
     }
-    options.threads = static_cast<unsigned>(threads);
+    options.use.threads = static_cast<unsigned>(threads);
   } else if (name == "io") {
-    CKFS_TRY(options.io, parse_io(name, value));
+    CKFS_TRY(options.use.io, parse_io(name, value));
   } else if (name == "endpoint_url") {
-    options.remote.endpoint_url = value;
+    options.choose.server.endpoint_url = value;
   } else if (name == "header_file") {
-    options.remote.header_file = value;
+    options.choose.server.header_file = value;
   } else if (name == "cache_dir") {
-    options.remote.cache_dir = value;
+    options.use.cache_dir = value;
   } else if (name == "cache_size") {
-    options.remote.cache_size = 0;
+    options.use.cache_size = 0;
     if (value != "0") {
-      CKFS_TRY(options.remote.cache_size, parse_bytes(name, value, kMinCache));
+      CKFS_TRY(options.use.cache_size, parse_bytes(name, value, kMinCache));
     }
   } else if (name == "connections") {
-    CKFS_TRY(options.remote.connections, parse_within(name, value, kMaxConnections));
+    CKFS_TRY(options.use.connections, parse_within(name, value, kMaxConnections));
   } else if (name == "timeout") {
-    CKFS_TRY(options.remote.timeout, parse_within(name, value, kMaxTimeout));
+    CKFS_TRY(options.use.timeout, parse_within(name, value, kMaxTimeout));
   } else if (name == "anonymous") {
-    CKFS_TRY(options.remote.anonymous, parse_flag(name, value));
+    CKFS_TRY(options.choose.server.anonymous, parse_flag(name, value));
   } else if (name == "requester_pays") {
-    CKFS_TRY(options.remote.requester_pays, parse_flag(name, value));
+    CKFS_TRY(options.choose.server.requester_pays, parse_flag(name, value));
   } else if (name == "offline") {
-    CKFS_TRY(options.remote.offline, parse_flag(name, value));
+    CKFS_TRY(options.choose.server.offline, parse_flag(name, value));
   } else {
     return false;
   }

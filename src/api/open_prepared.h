@@ -2,6 +2,7 @@
 // it can make no more rings of io_uring (sandbox/sandbox.h).
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 
@@ -24,13 +25,23 @@ Result<std::unique_ptr<SourceFiles>> prepare_source(const std::filesystem::path&
 /// Whether prepare_source() opens `source` as one of another machine: it starts a fetcher, or no
 /// server is to be asked and the disk cache has its listing. Else a location is looked for on this
 /// machine (find_source()).
-bool is_far(const std::filesystem::path& source, const RemoteChoice& choice);
+bool is_far(const std::filesystem::path& source, const OpenOptions& options);
 
-/// Waits until the disk cache has been given all that was fetched (RemoteChoice::fill_cache).
+/// Waits until the disk cache has been given all that was fetched (Resources::fill_cache).
 void finish_cache(const Checkpoint& checkpoint);
+
+/// Options that no user needs.
+struct TestOptions {
+  /// Bytes of a tile. 0: chosen from the budget.
+  std::uint64_t tile_bytes = 0;
+};
 
 /// Checkpoint::open() with what prepare_source() gave for the same options. Errors: the same.
 Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,
-                                 std::unique_ptr<SourceFiles> files);
+                                 std::unique_ptr<SourceFiles> files, const TestOptions& tests = {});
+
+/// Checkpoint::open() with them. Errors: the same.
+Result<Checkpoint> open_for_tests(const std::filesystem::path& source, const OpenOptions& options,
+                                  const TestOptions& tests);
 
 }  // namespace ckfs

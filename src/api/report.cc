@@ -14,9 +14,10 @@
 #include <unordered_set>
 
 #include "api/checkpoint_impl.h"
+#include "api/inside.h"
 #include "api/report_json.h"
 #include "api/status.h"
-#include "api/view_needs.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "source/file_role.h"
 #include "source/numbered_files.h"
@@ -29,8 +30,6 @@ namespace ckfs {
 namespace {
 
 using Out = std::back_insert_iterator<std::string>;
-
-constexpr std::array kUnits{"KB", "MB", "GB", "TB", "PB", "EB"};
 
 /// With all subjects that the catalog, or that of the subject's folder, has names of; `more` counts
 /// the others.
@@ -522,7 +521,8 @@ std::string inspect_text(const Checkpoint& checkpoint, std::string_view source,
 /// An entry of `ckfs ls`: a directory where there is no `file`.
 struct Entry {
   std::string path;
-  std::optional<FileInfo> file;
+  std::optional<FileInfo> file = {};
+  std::uint64_t inode = 0;  // of the file
 };
 
 /// The entries of the directory `path` of the view ("" is the view itself), or the one file of that
@@ -530,20 +530,22 @@ struct Entry {
 std::vector<Entry> entries_at(const View& view, std::string_view path) {
   std::vector<Entry> entries;
   const std::string prefix = path.empty() ? std::string() : std::string(path) + "/";
-  for (const FileInfo file : view.files()) {
-    if (file.path == path) return {{std::string(path), file}};
+  const FileList files = view.files();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const FileInfo file = files[i];
+    if (file.path == path) return {{std::string(path), file, file_inode(view, i)}};
     if (!file.path.starts_with(prefix)) continue;
     const std::string_view rest = file.path.substr(prefix.size());
     const std::size_t slash = rest.find('/');
     if (slash == std::string_view::npos) {
-      entries.push_back({std::string(rest), file});
+      entries.push_back({std::string(rest), file, file_inode(view, i)});
       continue;
     }
     // "a/x" and "a/y" need not be neighbours: "a-b" may come between "a" and "a/x", but nothing
     // comes between two paths with the same prefix "a/".
     const std::string_view directory = rest.substr(0, slash);
     if (entries.empty() || entries.back().file || entries.back().path != directory) {
-      entries.push_back({std::string(directory), {}});
+      entries.push_back({std::string(directory)});
     }
   }
   std::ranges::sort(entries, {}, &Entry::path);
@@ -560,7 +562,7 @@ std::string list_json(std::string_view view, std::span<const Entry> entries) {
       item["size"] = entry.file->size;
       item["exactness"] = name(entry.file->exactness);
       item["tensors"] = entry.file->tensors;
-      item["inode"] = entry.file->inode;
+      item["inode"] = entry.inode;
     }
     json["entries"].push_back(std::move(item));
   }
@@ -723,17 +725,6 @@ std::string outside_links(const Checkpoint& checkpoint) {
   return found == facts.end() ? std::string() : found->text;
 }
 
-std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint) {
-  const SourceFiles& files = *impl_of(checkpoint).files;
-  std::vector<std::filesystem::path> paths;
-  paths.reserve(files.count());
-  for (std::size_t i = 0; i < files.count(); ++i) {
-    const auto id = static_cast<FileId>(i);
-    if (files.is_here(id)) paths.push_back(files.path(id));
-  }
-  return paths;
-}
-
 Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,
                                 ListDetail detail, ReportFormat format) {
   while (where.ends_with('/')) where.remove_suffix(1);
@@ -744,7 +735,7 @@ Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view w
   if (where.empty()) {
     std::vector<Entry> entries;
     for (ViewInfo& info : checkpoint.views()) {
-      if (info.available) entries.push_back({std::move(info.name), {}});
+      if (info.available) entries.push_back({std::move(info.name)});
     }
     return render_list("", entries);
   }
@@ -779,15 +770,6 @@ std::string views_json(const Checkpoint& checkpoint, std::span<const View> more)
 
 std::string sources_of(const View& view, std::size_t file) {
   return fmt::format("{}", fmt::join(source_paths(impl_of(view), file), "\n"));
-}
-
-std::string human_size(std::uint64_t bytes) {
-  if (bytes < 1000) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1000;
-  std::size_t unit = 0;
-  // 999.5 and more would be printed with four digits.
-  for (; value >= 999.5 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
-  return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, kUnits[unit]);
 }
 
 std::string label_text(const View& view, Exactness exactness) {

@@ -48,24 +48,11 @@
 #include <vector>
 
 #include <ckfs/checkpoint.h>
+#include <ckfs/report.h>
 
 #include "base/error.h"
 
 namespace ckfs {
-
-inline constexpr int kReportVersion = 1;
-
-enum class ReportFormat : std::uint8_t { Text, Json };
-
-enum class InspectDetail : std::uint8_t {
-  Brief,  // of views that are not available their names alone, unless none but `source` is
-  All,    // why they are not
-};
-
-/// `ckfs inspect`: what the checkpoint is, which views it can give and how large they are, which
-/// not and why, and what to type next. `source` is how the user named it. JSON has all details.
-std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
-                           ReportFormat format, InspectDetail detail = InspectDetail::Brief);
 
 /// What a user should know before reading a mounted checkpoint, a line each: why there is
 /// nothing to see but `source`, and the first of what no view shows.
@@ -81,25 +68,6 @@ std::uint64_t memory_of(const View& view);
 /// The version that was taken of a source of another machine, for people; empty: it is of this one.
 std::string source_version(const Checkpoint& checkpoint);
 
-/// Where the files of the source are on this machine, canonical: all that is ever opened of it
-/// here.
-std::vector<std::filesystem::path> source_paths(const Checkpoint& checkpoint);
-
-/// `ckfs inspect --view`: every tensor of a view with the source's tensors that it is made of, and
-/// the source's tensors that are in none. For a view of files as they are, a line that says so.
-/// Errors: those of Checkpoint::view.
-Result<std::string> view_report(const Checkpoint& checkpoint, std::string_view view,
-                                ReportFormat format);
-
-enum class ListDetail : std::uint8_t { Names, Long };
-
-/// `ckfs ls`: the entries at `where`: "" (the available views), "VIEW" or "VIEW/PATH" (a
-/// directory's entries, or the one file). Long adds size and exactness to the text; JSON always has
-/// them.
-/// Errors: those of Checkpoint::view, NotFound.
-Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view where,
-                                ListDetail detail, ReportFormat format);
-
 /// .ckfs/views.json: every file of every view that is available without parameters (and that
 /// Checkpoint::view() gives), and of `more` (the parameterised ones that are held).
 std::string views_json(const Checkpoint& checkpoint, std::span<const View> more = {});
@@ -108,9 +76,6 @@ std::string views_json(const Checkpoint& checkpoint, std::span<const View> more 
 /// database's nodes, in which small values lie), joined by newlines: the attribute
 /// user.ckfs.source. Requires: `file` is an index in View::files().
 std::string sources_of(const View& view, std::size_t file);
-
-/// "1.5 GB": three digits at most, decimal units.
-std::string human_size(std::uint64_t bytes);
 
 /// The label, and of quantized tensors whose bytes they are equal to: "quantized (equal to slime
 /// 624b824 on CPU)".

@@ -11,7 +11,6 @@ namespace ckfs {
 
 /// {version: 1, source, fingerprint, view, layout_version, ckfs}: what a result was made from, and
 /// by which program.
-nlohmann::ordered_json begin_result(const Checkpoint& checkpoint, const View& view,
-                                    std::string_view source);
+nlohmann::ordered_json begin_result(const View& view, std::string_view source);
 
 }  // namespace ckfs

@@ -159,7 +159,7 @@ Result<Tensor> View::tensor(std::size_t index, ReadOptions options) const {
   const std::stop_token stop = options.stop;
   auto bytes = make_owned_here<ViewFile::Impl>(
       impl_, table.info(index).file,
-      impl_->checkpoint->engine->open_stream(table.layout(index), std::move(options)), stop);
+      impl_->checkpoint->engine->open_stream(table.layout(index), stream_options(options)), stop);
   return Tensor(make_owned_here<Tensor::Impl>(impl_, index, std::move(bytes)));
 }
 

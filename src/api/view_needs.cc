@@ -1,7 +1,7 @@
-#include "api/view_needs.h"
-
 #include <unordered_map>
 #include <unordered_set>
+
+#include <ckfs/report.h>
 
 #include "api/checkpoint_impl.h"
 #include "chunks/chunk_source.h"

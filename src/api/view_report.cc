@@ -10,6 +10,7 @@
 #include "api/decode_cost.h"
 #include "api/report_json.h"
 #include "base/name_hash.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "container/item_arrays.h"
 

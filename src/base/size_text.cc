@@ -27,6 +27,8 @@ constexpr std::array<Unit, 9> kUnits{{{"TB", 1'000'000'000'000},
                                       {"KiB", 1ULL << 10},
                                       {"", 1}}};
 
+constexpr std::array kDecimal{"KB", "MB", "GB", "TB", "PB", "EB"};
+
 char to_lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
@@ -40,6 +42,15 @@ std::string grouped(std::uint64_t number) {
     text.insert(at, ",");
   }
   return text;
+}
+
+std::string human_size(std::uint64_t bytes) {
+  if (bytes < 1000) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1000;
+  std::size_t unit = 0;
+  // 999.5 and more would be printed with four digits.
+  for (; value >= 999.5 && unit + 1 < kDecimal.size(); ++unit) value /= 1000;
+  return fmt::format("{:.{}f} {}", value, value < 99.95 ? 1 : 0, kDecimal[unit]);
 }
 
 std::string size_text(std::uint64_t bytes) {
@@ -78,6 +89,30 @@ Result<std::uint64_t> parse_size(std::string_view text) {
     return fail(ErrorCode::InvalidArgument, "{} exceeds 2^64 - 1 bytes", quote(text));
   }
   return *bytes;
+}
+
+Result<std::uint64_t> parse_bytes(const std::string& name, const std::string& value,
+                                  std::uint64_t least) {
+  const Result<std::uint64_t> size = parse_size(value);
+  if (!size) {
+    return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is not a size (such as 4096, 512MiB, 2GB)",
+                name, value);
+  }
+  if (*size < least) {
+    return fail(ErrorCode::InvalidArgument, "{}: {} is too little (at least {})", name,
+                size_text(*size), size_text(least));
+  }
+  return *size;
+}
+
+Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text) {
+  std::uint64_t number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
+    return fail(ErrorCode::InvalidArgument, "{}: \"{}\" is not a whole number (0 to 2^64 - 1)",
+                thing, text);
+  }
+  return number;
 }
 
 }  // namespace ckfs

@@ -7,8 +7,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <numeric>
-#include <random>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -16,15 +14,18 @@
 #include <utility>
 #include <vector>
 
+#include <ckfs/check.h>
 #include <ckfs/checkpoint.h>
 #include <ckfs/ckfs.h>
+#include <ckfs/export.h>
 #include <ckfs/log.h>
+#include <ckfs/open_option.h>
+#include <ckfs/report.h>
 
-#include "api/open_option.h"
-#include "api/report.h"
 #include "api/report_json.h"
 #include "api/result_json.h"
 #include "api/status.h"
+#include "base/size_text.h"
 #include "base/stop.h"
 #include "base/suggest.h"
 #include "base/text.h"
@@ -45,7 +46,6 @@ struct ckfs_checkpoint {
 };
 
 struct ckfs_view {
-  ckfs::Checkpoint checkpoint;
   std::string source;
   ckfs::View view;
   ckfs::FileList files;
@@ -200,7 +200,7 @@ Result<double> parse_share(const Option& option) {
 Result<OpenOptions> open_options(const char* const* options) {
   CKFS_TRY(const std::vector<Option> parsed, parse_options(options));
   OpenOptions open;
-  open.memory = automatic_memory();
+  open.use.memory = automatic_memory();
   for (const Option& option : parsed) {
     CKFS_TRY(const bool known, set_open_option(open, option.name, option.value));
     if (!known) {
@@ -219,7 +219,7 @@ Result<void> check_given(const char* function, const Pointers*... pointers) {
 
 /// The start of a verb's result: the source and the view.
 nlohmann::ordered_json begin(const ckfs_view& view) {
-  return begin_result(view.checkpoint, view.view, view.source);
+  return begin_result(view.view, view.source);
 }
 
 class Clock {
@@ -349,8 +349,8 @@ ckfs_error* ckfs_view_open(const ckfs_checkpoint* checkpoint, const char* name, 
     CKFS_TRY(View made, checkpoint->checkpoint.view(name));
     FileList files = made.files();
     ViewTensors tensors = made.tensors();
-    *view = std::make_unique<ckfs_view>(checkpoint->checkpoint, checkpoint->source, std::move(made),
-                                        std::move(files), std::move(tensors))
+    *view = std::make_unique<ckfs_view>(checkpoint->source, std::move(made), std::move(files),
+                                        std::move(tensors))
                 .release();
     return {};
   });
@@ -510,7 +510,7 @@ ckfs_error* ckfs_export(const ckfs_view* view, const char* out, const char* cons
     how.stop = stop_of(task);
     how.progress = progress_of(task);
     const Clock clock;
-    CKFS_TRY(const ExportResult result, export_view(view->checkpoint, view->view, out, how));
+    CKFS_TRY(const ExportResult result, export_view(view->view, out, how));
     nlohmann::ordered_json text = begin(*view);
     text["out"] = out;
     text["seconds"] = clock.seconds();
@@ -528,7 +528,7 @@ ckfs_error* ckfs_verify(const ckfs_view* view, const char* copy, const char* con
     VerifyOptions how;
     for (const Option& option : parsed) {
       if (option.name == "jobs") {
-        CKFS_TRY(how.common.jobs, parse_jobs(option));
+        CKFS_TRY(how.jobs, parse_jobs(option));
       } else if (option.name == "sample") {
         CKFS_TRY(how.sample, parse_share(option));
       } else if (option.name == "resume") {
@@ -537,14 +537,10 @@ ckfs_error* ckfs_verify(const ckfs_view* view, const char* copy, const char* con
         return no_such_option(option, {"jobs", "sample", "resume"});
       }
     }
-    if (how.sample < 1 && !how.resume.empty()) {
-      return fail(ErrorCode::InvalidArgument, "resume: not with a sample");
-    }
-    how.seed = std::random_device()();
-    how.common.stop = stop_of(task);
-    how.common.progress = progress_of(task);
+    how.stop = stop_of(task);
+    how.progress = progress_of(task);
     const Clock clock;
-    CKFS_TRY(const VerifyResult result, verify_directory(view->view, copy, how));
+    CKFS_TRY(const VerifyResult result, verify_copy(view->view, copy, how));
     nlohmann::ordered_json text = begin(*view);
     text["copy"] = copy;
     text["seconds"] = clock.seconds();
@@ -559,7 +555,7 @@ ckfs_error* ckfs_digest(const ckfs_view* view, const char* const* options, ckfs_
   return run([&]() -> Result<void> {
     CKFS_TRY_VOID(check_given("ckfs_digest", view, json));
     CKFS_TRY(const std::vector<Option> parsed, parse_options(options));
-    CheckOptions how;
+    DigestOptions how;
     std::vector<Algorithm> algorithms;
     for (const Option& option : parsed) {
       if (option.name == "jobs") {
@@ -576,18 +572,11 @@ ckfs_error* ckfs_digest(const ckfs_view* view, const char* const* options, ckfs_
         return no_such_option(option, {"jobs", "algorithm"});
       }
     }
-    if (algorithms.empty()) algorithms.push_back(Algorithm::Sha256);
+    if (!algorithms.empty()) how.algorithms = std::move(algorithms);
     how.stop = stop_of(task);
     how.progress = progress_of(task);
-    std::vector<std::size_t> files(view->files.size());
-    std::iota(files.begin(), files.end(), std::size_t{0});
-    std::vector<FileDigest> digests;
-    CKFS_TRY_VOID(digest_files(view->view, files, algorithms, how,
-                               [&](const FileDigest& digest) -> Result<void> {
-                                 digests.push_back(digest);
-                                 return {};
-                               }));
-    put(digests_json(view->checkpoint, view->view, view->source, digests), *json);
+    CKFS_TRY(const DigestResult result, digest_view(view->view, how));
+    put(digests_json(view->view, view->source, result.files), *json);
     return {};
   });
 }

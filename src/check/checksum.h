@@ -4,29 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+
+#include <ckfs/check.h>
 
 #include "base/error.h"
 
 namespace ckfs {
 
-enum class Algorithm : std::uint8_t {
-  Sha256,  // in hex, as sha256sum(1) prints it
-  Crc32c,  // in base64 of its four bytes, the highest first, as cloud stores list it
-  Xxh128,  // XXH3 of 128 bits, in hex, as xxhsum(1) prints it
-};
-
-inline constexpr Algorithm kAlgorithms[] = {Algorithm::Sha256, Algorithm::Crc32c,
-                                            Algorithm::Xxh128};
-
-/// "sha256", "crc32c", "xxh128": on the command line and in JSON.
-std::string_view name(Algorithm algorithm);
 /// "SHA256", "CRC32C", "XXH128": in tagged lines of check files.
 std::string_view tag(Algorithm algorithm);
-std::optional<Algorithm> parse_algorithm(std::string_view name);
 
 class Checksum {
  public:

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
 #include <set>
 
-#include "api/checkpoint_impl.h"
-#include "api/lend.h"
+#include "api/inside.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
 #include "base/stop.h"
@@ -157,7 +158,7 @@ Result<DigestJournal> DigestJournal::open(const std::string& path, const View& v
   for (const Algorithm algorithm : algorithms) names.insert(name(algorithm));
   const nlohmann::ordered_json made_from{
       {"version", kVersion},
-      {"fingerprint", fmt::format("{:016x}", impl_of(view).checkpoint->fingerprint)},
+      {"fingerprint", fmt::format("{:016x}", view.checkpoint().fingerprint())},
       {"view", view.name()},
       {"layout_version", kLayoutVersion},
       {"algorithms", names}};
@@ -191,10 +192,31 @@ Result<void> DigestJournal::add(const FileDigest& digest) {
   return file_.add(check_lines(digest, true));
 }
 
+Result<DigestResult> digest_view(const View& view, const DigestOptions& options) {
+  CKFS_TRY_VOID(check_process(view));
+  if (options.algorithms.empty()) {
+    return fail(ErrorCode::InvalidArgument, "{}: no algorithm for its digests", view.name());
+  }
+  std::optional<DigestJournal> journal;
+  if (!options.resume.empty()) {
+    CKFS_TRY(journal, DigestJournal::open(options.resume.native(), view, options.algorithms));
+  }
+  std::vector<std::size_t> files(view.files().size());
+  std::iota(files.begin(), files.end(), std::size_t{0});
+  DigestResult result;
+  DigestOptions each = options;
+  each.each = [&](const FileDigest& digest) -> Result<void> {
+    if (journal && journal->find(digest.path)) ++result.files_kept;
+    result.files.push_back(digest);
+    return options.each ? options.each(digest) : Result<void>();
+  };
+  CKFS_TRY_VOID(digest_files(view, files, each, journal ? &*journal : nullptr));
+  return result;
+}
+
 Result<void> digest_files(const View& view, const std::vector<std::size_t>& files,
-                          const std::vector<Algorithm>& algorithms, const CheckOptions& options,
-                          const std::function<Result<void>(const FileDigest&)>& take,
-                          DigestJournal* journal) {
+                          const DigestOptions& options, DigestJournal* journal) {
+  const std::vector<Algorithm>& algorithms = options.algorithms;
   const FileList all = view.files();
   std::uint64_t total = 0;
   for (const std::size_t file : files) total += all[file].size;
@@ -234,7 +256,7 @@ Result<void> digest_files(const View& view, const std::vector<std::size_t>& file
   return run_in_order(files.size(), make,
                       [&](std::size_t i) -> Result<void> {
                         const FileDigest digest = std::move(made[i]);
-                        return take(digest);
+                        return options.each ? options.each(digest) : Result<void>();
                       },
                       {.few = jobs, .most = jobs});
 }
@@ -251,13 +273,13 @@ std::string check_lines(const FileDigest& digest, bool tagged, NamesFor names) {
   return text;
 }
 
-std::string digests_json(const Checkpoint& checkpoint, const View& view, std::string_view source,
+std::string digests_json(const View& view, std::string_view source,
                          const std::vector<FileDigest>& digests) {
   const FileList files = view.files();
   nlohmann::ordered_json json;
   json["version"] = kVersion;
   json["source"] = source;
-  json["fingerprint"] = fmt::format("{:016x}", checkpoint.fingerprint());
+  json["fingerprint"] = fmt::format("{:016x}", view.checkpoint().fingerprint());
   json["view"] = view.name();
   json["layout_version"] = kLayoutVersion;
   json["ckfs"] = version();

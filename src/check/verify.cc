@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -15,19 +16,20 @@
 #include <tuple>
 #include <unistd.h>
 
-#include "api/checkpoint_impl.h"
-#include "api/lend.h"
-#include "api/report.h"
+#include "api/inside.h"
 #include "base/hash.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
 #include "base/rounding.h"
+#include "base/size_text.h"
 #include "base/stop.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
+#include "check/digest.h"
 #include "check/resume_file.h"
 #include "container/file_layout.h"
+#include "container/view_files.h"
 #include "source/source_tree.h"
 
 namespace ckfs {
@@ -158,7 +160,11 @@ Failure interrupted_after(const std::string& name, std::uint64_t bytes, std::uin
 class Comparison {
  public:
   Comparison(const View& view, const std::filesystem::path& copy, const VerifyOptions& options)
-      : view_(view), files_(view.files()), copy_(copy), options_(options) {}
+      : view_(view),
+        files_(view.files()),
+        copy_(copy),
+        options_(options),
+        seed_(options.seed ? *options.seed : std::random_device()()) {}
 
   Result<VerifyResult> run();
 
@@ -181,6 +187,7 @@ class Comparison {
   const FileList files_;
   const std::filesystem::path& copy_;
   const VerifyOptions& options_;
+  const std::uint64_t seed_;
   Differences differences_;
   VerifyResult result_;  // without the members that mutex_ guards
   std::uint64_t total_ = 0;
@@ -241,7 +248,7 @@ Result<void> Comparison::find_extra_files() {
 
 bool Comparison::is_chosen(std::size_t file, std::uint64_t piece) const {
   if (options_.sample >= 1) return true;
-  std::seed_seq seed{options_.seed, options_.seed >> 32, std::uint64_t{file}, piece, piece >> 32};
+  std::seed_seq seed{seed_, seed_ >> 32, std::uint64_t{file}, piece, piece >> 32};
   std::mt19937 random(seed);
   return std::uniform_real_distribution<double>()(random) < options_.sample;
 }
@@ -249,7 +256,7 @@ bool Comparison::is_chosen(std::size_t file, std::uint64_t piece) const {
 std::string Comparison::describe(std::size_t file, std::uint64_t offset, std::uint64_t at,
                                  std::span<const std::byte> here,
                                  std::span<const std::byte> there) const {
-  const auto layout = impl_of(view_).files->layout(file);
+  const auto layout = view_files_of(view_).layout(file);
   const ByteRange element = element_at(*layout, offset).intersect({at, at + here.size()});
   return fmt::format("{} (byte {}): {} in the copy, {} in the view",
                      place_in_view(view_, file, offset), offset,
@@ -294,7 +301,7 @@ Result<void> Comparison::compare(const Unit& unit) {
       bytes_ += unit.range.size();
       bytes_kept_ += unit.range.size();
       compared_ += ceil_div(unit.range.size(), kVerifyPiece);
-      if (options_.common.progress) options_.common.progress(bytes_, total_);
+      if (options_.progress) options_.progress(bytes_, total_);
       return {};
     }
   }
@@ -308,7 +315,7 @@ Result<void> Comparison::compare(const Unit& unit) {
     const MutexLock lock(mutex_);
     bytes_ += size;
     ++compared_;
-    if (options_.common.progress) options_.common.progress(bytes_, total_);
+    if (options_.progress) options_.progress(bytes_, total_);
   }
   if (!resume_ || differences_.has(path, unit.range.end)) return {};
   CKFS_TRY(const EqualRange after, range_now(unit, copy, path_of(path)));
@@ -320,14 +327,14 @@ Result<void> Comparison::open_resume_file() {
   std::error_code error;
   const nlohmann::ordered_json made_from{
       {"version", 1},
-      {"fingerprint", fmt::format("{:016x}", impl_of(view_).checkpoint->fingerprint)},
+      {"fingerprint", fmt::format("{:016x}", view_.checkpoint().fingerprint())},
       {"view", view_.name()},
       {"layout_version", kLayoutVersion},
       {"copy", std::filesystem::weakly_canonical(copy_, error).native()}};
   const std::string header =
       fmt::format("{}verify {}", ResumeFile::kBegin,
                   made_from.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace));
-  CKFS_TRY(resume_, ResumeFile::open(options_.resume, header, [&](std::string_view line) {
+  CKFS_TRY(resume_, ResumeFile::open(options_.resume.native(), header, [&](std::string_view line) {
              const std::optional<EqualRange> equal = parse_range(line);
              if (equal) known_equal_.insert(*equal);
              return equal.has_value();
@@ -352,9 +359,9 @@ Result<VerifyResult> Comparison::run() {
   total_ = static_cast<std::uint64_t>(static_cast<double>(total_) * options_.sample);
   CKFS_TRY_VOID(find_extra_files());
   CKFS_TRY_VOID(open_resume_file());
-  const StopScope scope(options_.common.stop);
+  const StopScope scope(options_.stop);
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
-  const std::size_t jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
+  const std::size_t jobs = options_.jobs == 0 ? cpus : options_.jobs;
   const Result<void> compared = run_parallel(
       units.size(), [&](std::size_t i) { return compare(units[i]); }, {.few = jobs, .most = jobs});
   if (!compared && compared.error().code() == ErrorCode::Stopped) {
@@ -384,7 +391,7 @@ bool is_text(const std::vector<Segment>& segments) {
 }  // namespace
 
 std::string place_in_view(const View& view, std::size_t file, std::uint64_t offset) {
-  const auto layout = impl_of(view).files->layout(file);
+  const auto layout = view_files_of(view).layout(file);
   const std::size_t index = layout->find(offset);
   const Segment& segment = layout->segments[index];
   switch (segment.kind) {
@@ -412,13 +419,26 @@ std::string place_in_view(const View& view, std::size_t file, std::uint64_t offs
                      fmt::join(at, ", "), layout->chunks.empty() ? "" : " of a chunk");
 }
 
-Result<VerifyResult> verify_directory(const View& view, const std::filesystem::path& copy,
-                                      const VerifyOptions& options) {
+Result<VerifyResult> verify_copy(const View& view, const std::filesystem::path& copy,
+                                 const VerifyOptions& options) {
+  CKFS_TRY_VOID(check_process(view));
+  if (!(options.sample > 0) || options.sample > 1) {
+    return fail(ErrorCode::InvalidArgument, "sample: {} is not a share (more than 0, at most 1)",
+                options.sample);
+  }
+  if (options.sample < 1 && !options.resume.empty()) {
+    return fail(ErrorCode::InvalidArgument, "resume: not with a sample");
+  }
   return Comparison(view, copy, options).run();
 }
 
 Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDigest>& digests,
                                     const std::string& name, const VerifyOptions& options) {
+  CKFS_TRY_VOID(check_process(view));
+  if (options.sample != 1) {
+    return fail(ErrorCode::InvalidArgument,
+                "sample: {}: a list of digests is compared file by file, not in samples", name);
+  }
   const FileList files = view.files();
   Differences differences;
   VerifyResult result;
@@ -442,31 +462,30 @@ Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDige
   const std::vector<Algorithm> kinds(algorithms.begin(), algorithms.end());
   std::optional<DigestJournal> journal;
   if (!options.resume.empty()) {
-    CKFS_TRY(journal, DigestJournal::open(options.resume, view, kinds));
+    CKFS_TRY(journal, DigestJournal::open(options.resume.native(), view, kinds));
   }
-  CheckOptions common = options.common;
+  DigestOptions digest{.algorithms = kinds, .jobs = options.jobs, .stop = options.stop};
   std::uint64_t done = 0, total = 0;  // one thread at a time
-  common.progress = [&](std::uint64_t now_done, std::uint64_t now_total) {
+  digest.progress = [&](std::uint64_t now_done, std::uint64_t now_total) {
     done = now_done;
     total = now_total;
-    if (options.common.progress) options.common.progress(done, total);
+    if (options.progress) options.progress(done, total);
   };
-  const auto compare = [&](const FileDigest& digest) -> Result<void> {
+  digest.each = [&](const FileDigest& made) -> Result<void> {
     ++result.files;
-    const std::uint64_t size = files[*files.find(digest.path)].size;
+    const std::uint64_t size = files[*files.find(made.path)].size;
     result.bytes += size;
-    if (journal && journal->find(digest.path)) result.bytes_kept += size;
-    for (const auto& [algorithm, sum] : wanted.at(digest.path)->sums) {
-      const std::string& here = digest.sums.at(algorithm);
+    if (journal && journal->find(made.path)) result.bytes_kept += size;
+    for (const auto& [algorithm, sum] : wanted.at(made.path)->sums) {
+      const std::string& here = made.sums.at(algorithm);
       if (here == sum) continue;
       differences.add(
-          digest.path, 0,
+          made.path, 0,
           fmt::format("{} is {} in the view, not {}", ckfs::name(algorithm), here, sum));
     }
     return {};
   };
-  const Result<void> compared =
-      digest_files(view, numbers, kinds, common, compare, journal ? &*journal : nullptr);
+  const Result<void> compared = digest_files(view, numbers, digest, journal ? &*journal : nullptr);
   if (!compared && compared.error().code() == ErrorCode::Stopped) {
     return interrupted_after(name, done, total, differences.count(), journal.has_value());
   }

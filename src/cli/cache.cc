@@ -2,14 +2,13 @@
 // removed are fetched again when they are read, so no question is asked before.
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
+
+#include <ckfs/check.h>
 
 #include "api/open_prepared.h"
-#include "api/report.h"
 #include "base/size_text.h"
 #include "base/text.h"
 #include "cache/cached_listing.h"
-#include "check/digest.h"
 #include "cli/cli.h"
 #include "cli/log.h"
 #include "cli/progress.h"
@@ -93,7 +92,7 @@ Result<void> clear_sources(BlockCache& cache, const std::vector<CachedSource>& s
 
 Result<void> list_or_clear(const CacheCommand& command) {
   std::filesystem::path directory;
-  if (const auto& named = command.common.open.remote.cache_dir) {
+  if (const auto& named = command.common.open.use.cache_dir) {
     directory = *named;
   } else {
     CKFS_TRY(directory, default_cache_directory());
@@ -116,7 +115,7 @@ Result<void> warm(CacheCommand& command) {
   const SignalWatch signals;
   const std::string shown = shown_source(command.source);
   OpenOptions options = open_options(command.common);
-  if (options.remote.cache_size == 0) {
+  if (options.use.cache_size == 0) {
     return fail(ErrorCode::InvalidArgument, "cache_size: 0 keeps nothing");
   }
   CKFS_TRY(const SourceLocation location, parse_location(command.source));
@@ -124,35 +123,33 @@ Result<void> warm(CacheCommand& command) {
     return fail(ErrorCode::InvalidArgument, "{}: a location with secrets is not kept", shown);
   }
   // A directory that cannot be used is an error here, whether it was named or not.
-  if (!options.remote.cache_dir) {
-    CKFS_TRY(options.remote.cache_dir, default_cache_directory());
+  if (!options.use.cache_dir) {
+    CKFS_TRY(options.use.cache_dir, default_cache_directory());
   }
-  options.remote.fill_cache = true;
+  options.use.fill_cache = true;
   CKFS_TRY(const Checkpoint checkpoint, Checkpoint::open(command.source, options));
   CKFS_TRY(const View view, checkpoint.view(command.view.empty() ? "source" : command.view));
-  std::vector<std::size_t> files(view.files().size());
-  std::iota(files.begin(), files.end(), std::size_t{0});
   std::uint64_t bytes = 0;
   for (const FileInfo& file : view.files()) bytes += file.size;
-  if (command.view.empty() && bytes > options.remote.cache_size) {
+  if (command.view.empty() && bytes > options.use.cache_size) {
     return fail(ErrorCode::InvalidArgument,
                 "{}: {} do not fit into a cache of {} (--cache-size; or name a VIEW that needs "
                 "less)",
-                shown, human_size(bytes), size_text(options.remote.cache_size));
+                shown, human_size(bytes), size_text(options.use.cache_size));
   }
   say_what_is_fetched(command.progress, view, command.source);
   Progress progress(command.progress, "cache warm");
-  const CheckOptions check{
-      .jobs = options.threads,
+  const DigestOptions check{
+      .algorithms = {Algorithm::Crc32c},
+      .jobs = options.use.threads,
       .stop = signals.token(),
       .progress = [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); }};
-  const Result<void> read = digest_files(view, files, {Algorithm::Crc32c}, check,
-                                         [](const FileDigest&) -> Result<void> { return {}; });
+  const Result<DigestResult> read = digest_view(view, check);
   progress.end();
   if (!read && read.error().code() == ErrorCode::Stopped) {
     return interrupted(shown, progress, "the same command continues from there");
   }
-  CKFS_TRY_VOID(read);
+  if (!read) return Failure(read.error());
   finish_cache(checkpoint);
   const RemoteStatistics done = checkpoint.statistics().remote.value_or(RemoteStatistics{});
   if (done.cache_left_out > 0 || done.cache_evicted > 0) {

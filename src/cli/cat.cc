@@ -22,8 +22,7 @@ struct CatCommand {
 Result<void> cat(const CatCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
   const std::size_t slash = command.file.find('/');
-  CKFS_TRY(const Checkpoint checkpoint,
-           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const Checkpoint checkpoint, open_source(command.source, command.common));
   CKFS_TRY(const View view, checkpoint.view(command.file.substr(0, slash)));
   CKFS_TRY(ViewFile file, view.open(command.file.substr(slash + 1),
                                     {.whole = command.length == kAll, .once = true}));

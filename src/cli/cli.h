@@ -14,8 +14,9 @@
 
 #include <ckfs/checkpoint.h>
 
-#include "api/open_option.h"
+#include "api/open_prepared.h"
 #include "base/error.h"
+#include "base/size_text.h"
 #include "fetch/location.h"
 
 namespace ckfs::cli {
@@ -76,6 +77,7 @@ inline constexpr std::string_view kRemoteOptions = "Options for sources on other
 /// Options of every verb that opens a checkpoint; `open` and where the log goes.
 struct CommonOptions {
   OpenOptions open;
+  TestOptions tests;        // "tile_bytes"
   bool memory_auto = true;  // no --memory was given, or it was "auto"
   std::string log_level = "warn";
   std::string log_file;
@@ -86,7 +88,11 @@ struct CommonOptions {
 /// 64 MiB at least; else 1 GiB. Says so in the log where there is a limit.
 OpenOptions open_options(const CommonOptions& options);
 
-/// One of the common options by name: those of set_open_option(), "log_level", "log_file". The one
+/// Checkpoint::open() with the options. Errors: the same.
+Result<Checkpoint> open_source(const std::string& source, const CommonOptions& options);
+
+/// One of the common options by name: those of set_open_option(), "log_level", "log_file",
+/// "tile_bytes". The one
 /// parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument, and those of reading a
 /// recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);

@@ -1,11 +1,13 @@
 // `ckfs digest`: digests of a view's files, which need not be written for that.
 #include "check/digest.h"
 
-#include <numeric>
+#include <filesystem>
 #include <span>
 #include <unistd.h>
 
-#include "api/report.h"
+#include <ckfs/check.h>
+
+#include "base/size_text.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/log.h"
@@ -28,57 +30,43 @@ struct DigestCommand {
   ProgressOptions progress;
 };
 
-std::vector<std::size_t> all_files(const View& view) {
-  std::vector<std::size_t> files(view.files().size());
-  std::iota(files.begin(), files.end(), std::size_t{0});
-  return files;
-}
-
 /// Writes to a file, which gets its name when all digests are in it. An interrupted run leaves
 /// FILE.partial, and the next run continues from there.
-Result<void> digest_to_file(const DigestCommand& command, const Checkpoint& checkpoint,
-                            const View& view, const std::vector<Algorithm>& algorithms, bool tagged,
-                            const CheckOptions& options, Progress& progress) {
-  CKFS_TRY(DigestJournal journal,
-           DigestJournal::open(command.output + ".partial", view, algorithms));
-  std::vector<FileDigest> digests;
-  std::size_t known = 0;
-  const auto take = [&](const FileDigest& digest) -> Result<void> {
-    if (journal.find(digest.path)) ++known;
-    digests.push_back(digest);
-    return {};
-  };
-  const Result<void> done =
-      digest_files(view, all_files(view), algorithms, options, take, &journal);
+Result<void> digest_to_file(const DigestCommand& command, const View& view, bool tagged,
+                            DigestOptions options, Progress& progress) {
+  options.resume = command.output + ".partial";
+  const Result<DigestResult> done = digest_view(view, options);
   progress.end();
   if (!done && done.error().code() == ErrorCode::Stopped) {
     return interrupted(command.output, progress, "the same command continues from there");
   }
-  CKFS_TRY_VOID(done);
+  CKFS_TRY(const DigestResult result, done);
+  const std::vector<FileDigest>& digests = result.files;
   std::string text;
   if (command.json) {
-    text = digests_json(checkpoint, view, shown_source(command.source), digests);
+    text = digests_json(view, shown_source(command.source), digests);
   } else {
     for (const FileDigest& digest : digests) text += check_lines(digest, tagged);
   }
   CKFS_TRY_VOID(replace_file(command.output, text));
-  CKFS_TRY_VOID(journal.remove());
+  if (std::error_code error; !std::filesystem::remove(options.resume, error) && error) {
+    return system_failure(error.value(), options.resume.native(), "remove");
+  }
   std::string line = fmt::format("{}: digests of {} files, {}, {:.1f} s", command.output,
                                  digests.size(), human_size(progress.total()), progress.seconds());
-  if (known > 0) line += fmt::format("; {} of them by an earlier run", known);
+  if (result.files_kept > 0) {
+    line += fmt::format("; {} of them by an earlier run", result.files_kept);
+  }
   return print(one_line(line) + "\n");
 }
 
 Result<void> digest(const DigestCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
   const SignalWatch signals;
-  CKFS_TRY(const Checkpoint checkpoint,
-           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const Checkpoint checkpoint, open_source(command.source, command.common));
   CKFS_TRY(const View view, checkpoint.view(command.view));
-  std::vector<Algorithm> algorithms = command.algorithms;
-  if (algorithms.empty()) algorithms.push_back(Algorithm::Sha256);
   // Without a tag a line does not name the algorithm of its sum.
-  const bool tagged = command.tagged || algorithms.size() > 1;
+  const bool tagged = command.tagged || command.algorithms.size() > 1;
   // On a terminal the digests themselves show how far it is; a bar would be drawn into them.
   const bool lines_show = command.output.empty() && !command.json && ::isatty(STDOUT_FILENO) == 1;
   ProgressOptions progress_options = command.progress;
@@ -87,36 +75,31 @@ Result<void> digest(const DigestCommand& command) {
   }
   say_what_is_fetched(command.progress, view, command.source);
   Progress progress(progress_options, "digest");
-  const CheckOptions options{
-      .jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
+  DigestOptions options{
+      .jobs = command.jobs > 0 ? command.jobs : command.common.open.use.threads,
       .stop = signals.token(),
       .progress = [&](std::uint64_t bytes, std::uint64_t total) { progress.show(bytes, total); }};
-  if (!command.output.empty()) {
-    return digest_to_file(command, checkpoint, view, algorithms, tagged, options, progress);
-  }
-  std::vector<FileDigest> digests;
+  if (!command.algorithms.empty()) options.algorithms = command.algorithms;
+  if (!command.output.empty()) return digest_to_file(command, view, tagged, options, progress);
   bool read = true;
-  const auto take = [&](const FileDigest& digest) -> Result<void> {
-    if (command.json) {
-      digests.push_back(digest);
-      return {};
-    }
+  options.each = [&](const FileDigest& digest) -> Result<void> {
+    if (command.json) return {};
     const std::string lines =
         check_lines(digest, tagged, lines_show ? NamesFor::Terminal : NamesFor::Programs);
     CKFS_TRY(read, write_stdout(std::as_bytes(std::span(lines))));
     if (!read) return fail(ErrorCode::Io, "stdout: closed by its reader");  // ends the others
     return {};
   };
-  const Result<void> done = digest_files(view, all_files(view), algorithms, options, take);
+  const Result<DigestResult> done = digest_view(view, options);
   progress.end();
   if (!read) return {};
   if (!done && done.error().code() == ErrorCode::Stopped) {
     return interrupted(view.name(), progress,
                        "with --output FILE the next run continues from there");
   }
-  CKFS_TRY_VOID(done);
+  CKFS_TRY(const DigestResult result, done);
   if (!command.json) return {};
-  return print(digests_json(checkpoint, view, shown_source(command.source), digests));
+  return print(digests_json(view, shown_source(command.source), result.files));
 }
 
 }  // namespace

@@ -85,14 +85,14 @@ std::string as_json(const std::vector<Finding>& findings) {
 
 Result<Exit> doctor(const DoctorCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
-  std::vector<Finding> findings = examine_machine({.root = command.root,
-                                                   .source = command.source,
-                                                   .memory = open_options(command.common).memory,
-                                                   .memory_was_given = !command.common.memory_auto,
-                                                   .is_root = ::geteuid() == 0});
+  std::vector<Finding> findings =
+      examine_machine({.root = command.root,
+                       .source = command.source,
+                       .memory = open_options(command.common).use.memory,
+                       .memory_was_given = !command.common.memory_auto,
+                       .is_root = ::geteuid() == 0});
   if (!command.source.empty()) {
-    const Result<Checkpoint> opened =
-        Checkpoint::open(command.source, open_options(command.common));
+    const Result<Checkpoint> opened = open_source(command.source, command.common);
     findings.push_back({.name = "checkpoint",
                         .level = opened ? Finding::Level::Ok : Finding::Level::Broken,
                         .fact = opened ? "can be opened" : opened.error().message(),

@@ -6,9 +6,11 @@
 #include <optional>
 #include <spdlog/spdlog.h>
 
-#include "api/report.h"
+#include <ckfs/export.h>
+
 #include "api/report_json.h"
 #include "api/result_json.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/log.h"
@@ -46,10 +48,9 @@ struct Outcome {
   Json members;
 };
 
-Result<Outcome> export_whole(const ExportCommand& command, const Checkpoint& checkpoint,
-                             const View& view, const ExportOptions& options,
-                             const Progress& progress) {
-  CKFS_TRY(const ExportResult result, export_view(checkpoint, view, command.out, options));
+Result<Outcome> export_whole(const ExportCommand& command, const View& view,
+                             const ExportOptions& options, const Progress& progress) {
+  CKFS_TRY(const ExportResult result, export_view(view, command.out, options));
   std::string line = fmt::format("{}: {} of {} in {} files, {:.1f} s", command.out, view.name(),
                                  human_size(result.bytes), result.files, progress.seconds());
   if (result.files_kept > 0) {
@@ -59,13 +60,12 @@ Result<Outcome> export_whole(const ExportCommand& command, const Checkpoint& che
   return Outcome{std::move(line), json_members(result)};
 }
 
-Result<Outcome> export_part(const ExportCommand& command, const FleetPlace& place,
-                            const Checkpoint& checkpoint, const View& view,
+Result<Outcome> export_part(const ExportCommand& command, const FleetPlace& place, const View& view,
                             const ExportOptions& options, const Progress& progress) {
   CKFS_TRY(
       const RankResult result,
       export_rank(
-          checkpoint, view, command.out,
+          view, command.out,
           {.common = options, .rank = place.rank, .world = place.world, .split = command.split}));
   std::string line = fmt::format("{}: rank {} of {} ({}): {} of {}, {:.1f} s", command.out,
                                  place.rank, place.world, place.source, view.name(),
@@ -116,31 +116,30 @@ Result<void> export_to_directory(const ExportCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
   CKFS_TRY(const std::optional<FleetPlace> place, place_of(command));
   const SignalWatch signals;
-  CKFS_TRY(const Checkpoint checkpoint,
-           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const Checkpoint checkpoint, open_source(command.source, command.common));
   CKFS_TRY(const View view, checkpoint.view(command.view));
   if (!command.finish && !place) say_what_is_fetched(command.progress, view, command.source);
   Progress progress(command.progress, "export");
   const auto outcome = [&]() -> Result<Outcome> {
     if (command.finish) {
-      CKFS_TRY_VOID(finish_export(checkpoint, view, command.out));
+      CKFS_TRY_VOID(finish_export(view, command.out));
       return Outcome{fmt::format("{}: {} is finished", command.out, view.name()),
                      {{"finished", true}}};
     }
     const ExportOptions options{
         // A limit on the threads that compute means these, too.
-        .jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
+        .jobs = command.jobs > 0 ? command.jobs : command.common.open.use.threads,
         .force = command.force,
         .stop = signals.token(),
         .progress = [&](std::uint64_t done, std::uint64_t total) { progress.show(done, total); }};
-    return place ? export_part(command, *place, checkpoint, view, options, progress)
-                 : export_whole(command, checkpoint, view, options, progress);
+    return place ? export_part(command, *place, view, options, progress)
+                 : export_whole(command, view, options, progress);
   };
   const Result<Outcome> ended = outcome();
   progress.end();
   if (!ended) return Failure(ended.error());
   if (!command.json) return print(one_line(ended->line) + "\n");
-  Json json = begin_result(checkpoint, view, shown_source(command.source));
+  Json json = begin_result(view, shown_source(command.source));
   json["out"] = command.out;
   json["seconds"] = progress.seconds();
   json.update(ended->members);

@@ -1,6 +1,7 @@
 // `ckfs inspect`: what a checkpoint is, which views it can give, which not and why; and what a view
 // is made of.
-#include "api/report.h"
+#include <ckfs/report.h>
+
 #include "cli/cli.h"
 #include "cli/log.h"
 
@@ -18,8 +19,7 @@ struct InspectCommand {
 
 Result<void> inspect(const InspectCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
-  CKFS_TRY(const Checkpoint checkpoint,
-           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const Checkpoint checkpoint, open_source(command.source, command.common));
   const ReportFormat format = command.json ? ReportFormat::Json : ReportFormat::Text;
   if (command.view.empty()) {
     return print(inspect_report(checkpoint, shown_source(command.source), format,

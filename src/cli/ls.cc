@@ -1,5 +1,6 @@
 // `ckfs ls`: the tree of a mount, without a mount.
-#include "api/report.h"
+#include <ckfs/report.h>
+
 #include "cli/cli.h"
 #include "cli/log.h"
 
@@ -17,8 +18,7 @@ struct LsCommand {
 
 Result<void> ls(const LsCommand& command) {
   CKFS_TRY_VOID(start_log(command.common));
-  CKFS_TRY(const Checkpoint checkpoint,
-           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const Checkpoint checkpoint, open_source(command.source, command.common));
   CKFS_TRY(
       const std::string text,
       list_report(checkpoint, command.where, command.detail ? ListDetail::Long : ListDetail::Names,

@@ -29,9 +29,9 @@
 #include <unistd.h>
 #include <utility>
 
-#include "api/report.h"
 #include "api/status.h"
 #include "base/memory_limit.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"

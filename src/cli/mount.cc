@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "api/inside.h"
 #include "api/open_prepared.h"
 #include "api/report.h"
 #include "base/paths.h"
@@ -95,7 +96,8 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
   std::vector<std::filesystem::path> own = reading->own_directories();
   CKFS_TRY(const Walls walls, raise_walls(command.mountpoint, command.words.common.open,
                                           command.words.confined, Sockets::None, own));
-  CKFS_TRY(Checkpoint checkpoint, open_prepared(command.source, options, std::move(reading)));
+  CKFS_TRY(Checkpoint checkpoint,
+           open_prepared(command.source, options, std::move(reading), command.words.common.tests));
   for (const std::string& note : opening_notes(checkpoint)) {
     spdlog::warn("{}: {}", shown, note);
   }
@@ -114,11 +116,12 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
                    .log = command.log,
                    .pid = ::getpid(),
                    .started = static_cast<std::int64_t>(std::time(nullptr))};
-  Filesystem filesystem(std::move(checkpoint),
-                        {.mtime = command.words.mtime,
-                         .umask = umask,
-                         .held_bytes = command.words.allow_other ? options.memory / 2 : kNoBound,
-                         .mount = std::move(facts)});
+  Filesystem filesystem(
+      std::move(checkpoint),
+      {.mtime = command.words.mtime,
+       .umask = umask,
+       .held_bytes = command.words.allow_other ? options.use.memory / 2 : kNoBound,
+       .mount = std::move(facts)});
 #ifdef __GLIBC__
   malloc_trim(0);  // headers were parsed and thrown away; a daemon gives that memory back
 #endif
@@ -261,8 +264,8 @@ Result<std::string> from_root(const std::string& path) {
 /// The same of a source, which may be named as on the hub: that name is looked up here, for the
 /// daemon's user may have another home.
 Result<std::string> source_from_root(const std::filesystem::path& source,
-                                     const RemoteChoice& choice) {
-  if (is_far(source, choice)) return source.native();
+                                     const OpenOptions& options) {
+  if (is_far(source, options)) return source.native();
   CKFS_TRY(const std::filesystem::path found, find_source(source, *make_local_store()));
   return from_root(found);
 }
@@ -310,24 +313,25 @@ Result<void> mount_checkpoint(MountCommand command) {
   } else if (!command.foreground) {
     (void)::close_range(STDERR_FILENO + 1, ~0U, 0);
   }
-  CKFS_TRY(command.source, source_from_root(command.source, command.words.common.open.remote));
+  CKFS_TRY(command.source, source_from_root(command.source, command.words.common.open));
   if (command.mountpoint.empty()) command.mountpoint = fmt::format("/dev/fd/{}", *command.device);
   CKFS_TRY(command.mountpoint, from_root(command.mountpoint));
   CommonOptions& common = command.words.common;
   if (!common.log_file.empty()) {
     CKFS_TRY(common.log_file, from_root(common.log_file));
   }
-  if (!common.open.remote.header_file.empty()) {
-    CKFS_TRY(common.open.remote.header_file, from_root(common.open.remote.header_file));
+  if (!common.open.choose.server.header_file.empty()) {
+    CKFS_TRY(common.open.choose.server.header_file,
+             from_root(common.open.choose.server.header_file));
   }
-  if (common.open.spill) {
-    CKFS_TRY(common.open.spill, absolute_path(*common.open.spill));
+  if (common.open.use.spill) {
+    CKFS_TRY(common.open.use.spill, absolute_path(*common.open.use.spill));
   }
-  if (common.open.remote.cache_dir) {
-    CKFS_TRY(common.open.remote.cache_dir, absolute_path(*common.open.remote.cache_dir));
+  if (common.open.use.cache_dir) {
+    CKFS_TRY(common.open.use.cache_dir, absolute_path(*common.open.use.cache_dir));
   }
-  if (common.open.config) {
-    CKFS_TRY(common.open.config, source_from_root(*common.open.config, common.open.remote));
+  if (common.open.choose.config) {
+    CKFS_TRY(common.open.choose.config, source_from_root(*common.open.choose.config, common.open));
   }
   std::optional<OwnMountpoint> mountpoint;
   if (!command.device) mountpoint.emplace(command.mountpoint, command.source);

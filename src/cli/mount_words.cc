@@ -98,7 +98,7 @@ Result<void> add_word(const std::string& word, MountWords& mount) {
   } else if (key == "no_sandbox") {
     mount.confined = false;
   } else if (key == "strict") {
-    mount.common.open.strict = true;
+    mount.common.open.choose.strict = true;
   } else if (key == "setuid") {
     // It must not mean root: a variable of a script that is not set.
     if (value.empty()) return fail(ErrorCode::InvalidArgument, "-o setuid: names no user");

@@ -7,14 +7,17 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
-#include "api/open_option.h"
-#include "api/report.h"
+#include <ckfs/open_option.h>
+
 #include "base/memory_limit.h"
+#include "base/size_text.h"
 #include "cli/cli.h"
 
 namespace ckfs::cli {
 
 namespace {
+
+constexpr std::uint64_t kMinTile = std::uint64_t{4} << 10;
 
 void add_value(CLI::App& verb, CommonOptions& options, const std::string& name,
                const std::string& type, const std::string& text, const std::string& group) {
@@ -55,18 +58,22 @@ void take_variables(const CLI::App& verb, CommonOptions& options) {
     const Result<void> set = set_common(options, name, value);
     if (!set) throw CLI::ValidationError(set.error().within(variable).message());
   }
-  options.default_recipes = !options.open.recipes.empty();
+  options.default_recipes = !options.open.choose.recipes.empty();
 }
 
 }  // namespace
 
+Result<Checkpoint> open_source(const std::string& source, const CommonOptions& options) {
+  return open_for_tests(source, open_options(options), options.tests);
+}
+
 OpenOptions open_options(const CommonOptions& options) {
   OpenOptions open = options.open;
   if (!options.memory_auto) return open;
-  open.memory = automatic_memory();
+  open.use.memory = automatic_memory();
   if (const std::optional<std::uint64_t> limit = group_memory_limit()) {
     spdlog::info("memory: {}, a quarter of this control group's limit of {} (--memory changes it)",
-                 human_size(open.memory), human_size(*limit));
+                 human_size(open.use.memory), human_size(*limit));
   }
   return open;
 }
@@ -78,7 +85,7 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     OpenOptions own;
     CKFS_TRY_VOID(set_open_option(own, name, value));
     options.default_recipes = false;
-    options.open.recipes = std::move(own.recipes);
+    options.open.choose.recipes = std::move(own.choose.recipes);
     return {};
   }
   if (name == "log_level") {
@@ -90,6 +97,8 @@ Result<void> set_common(CommonOptions& options, const std::string& name, const s
     options.log_level = value;
   } else if (name == "log_file") {
     options.log_file = value;
+  } else if (name == "tile_bytes") {
+    CKFS_TRY(options.tests.tile_bytes, parse_bytes(name, value, kMinTile));
   } else {
     CKFS_TRY(const bool known, set_open_option(options.open, name, value));
     if (!known) return fail(ErrorCode::InvalidArgument, "{}: no such option", name);

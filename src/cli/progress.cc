@@ -7,8 +7,9 @@
 #include <unistd.h>
 #include <utility>
 
-#include "api/report.h"
-#include "api/view_needs.h"
+#include <ckfs/report.h>
+
+#include "base/size_text.h"
 #include "base/text.h"
 
 namespace ckfs::cli {

@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "api/inside.h"
 #include "api/open_prepared.h"
 #include "api/report.h"
 #include "base/paths.h"
@@ -86,7 +87,8 @@ Result<void> serve(const ServeCommand& command) {
            prepare_source(command.source, options, kServeRings, STDERR_FILENO));
   forget_credentials();
   CKFS_TRY(const Walls walls, raise_walls(address, options, command.confined, Sockets::Accepted));
-  CKFS_TRY(Checkpoint checkpoint, open_prepared(command.source, options, std::move(reading)));
+  CKFS_TRY(Checkpoint checkpoint,
+           open_prepared(command.source, options, std::move(reading), command.common.tests));
   for (const std::string& note : opening_notes(checkpoint)) spdlog::warn("{}: {}", shown, note);
   const std::string version = source_version(checkpoint);
   if (!version.empty()) spdlog::info("{}: version {}", shown, version);
@@ -94,7 +96,7 @@ Result<void> serve(const ServeCommand& command) {
     ::tzset();  // the log's times: its file is read now
     CKFS_TRY_VOID(confine_reading(paths_covering(source_paths(checkpoint))));
   }
-  Site site(std::move(checkpoint), bucket, options.memory / 2);
+  Site site(std::move(checkpoint), bucket, options.use.memory / 2);
   site.facts = {.mountpoint = fmt::format("{}/{}", address, bucket),
                 .source = version.starts_with("hf://") ? version : shown,
                 .log = command.common.log_file.empty() ? "stderr" : command.common.log_file,

@@ -6,13 +6,14 @@
 #include <cmath>
 #include <fcntl.h>
 #include <poll.h>
-#include <random>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "api/report.h"
+#include <ckfs/check.h>
+
 #include "api/report_json.h"
 #include "api/result_json.h"
+#include "base/size_text.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -122,9 +123,9 @@ std::string result_text(const VerifyCommand& command, const View& view,
   return lines + "\n";
 }
 
-std::string result_json(const VerifyCommand& command, const Checkpoint& checkpoint,
-                        const View& view, const VerifyResult& result, const Progress& progress) {
-  nlohmann::ordered_json json = begin_result(checkpoint, view, shown_source(command.source));
+std::string result_json(const VerifyCommand& command, const View& view, const VerifyResult& result,
+                        const Progress& progress) {
+  nlohmann::ordered_json json = begin_result(view, shown_source(command.source));
   json["copy"] = command.copy;
   json["seconds"] = progress.seconds();
   json.update(json_members(result, command.sample));
@@ -140,21 +141,18 @@ Result<Exit> verify(const VerifyCommand& command) {
                 "--sample: {}: a list of digests is compared file by file, not in samples",
                 command.copy);
   }
-  CKFS_TRY(const Checkpoint checkpoint,
-           Checkpoint::open(command.source, open_options(command.common)));
+  CKFS_TRY(const Checkpoint checkpoint, open_source(command.source, command.common));
   CKFS_TRY(const View view, checkpoint.view(command.view));
   if (command.sample == 1) say_what_is_fetched(command.progress, view, command.source);
   Progress progress(command.progress, "verify");
   const VerifyOptions options{
-      .common = {.jobs = command.jobs > 0 ? command.jobs : command.common.open.threads,
-                 .stop = signals.token(),
-                 .progress = [&](std::uint64_t bytes,
-                                 std::uint64_t total) { progress.show(bytes, total); }},
+      .jobs = command.jobs > 0 ? command.jobs : command.common.open.use.threads,
+      .stop = signals.token(),
+      .progress = [&](std::uint64_t bytes, std::uint64_t total) { progress.show(bytes, total); },
       .sample = command.sample,
-      .seed = std::random_device()(),
       .resume = command.resume};
   const auto compare = [&]() -> Result<VerifyResult> {
-    if (!text) return verify_directory(view, command.copy, options);
+    if (!text) return verify_copy(view, command.copy, options);
     const Result<std::vector<FileDigest>> digests = parse_digests(*text);
     if (!digests) return Failure(digests.error().within(command.copy));
     return verify_digests(view, *digests, command.copy, options);
@@ -162,7 +160,7 @@ Result<Exit> verify(const VerifyCommand& command) {
   const Result<VerifyResult> compared = compare();
   progress.end();
   CKFS_TRY(const VerifyResult result, compared);
-  CKFS_TRY_VOID(print(command.json ? result_json(command, checkpoint, view, result, progress)
+  CKFS_TRY_VOID(print(command.json ? result_json(command, view, result, progress)
                                    : result_text(command, view, result)));
   return result.differing == 0 ? Exit::Done : Exit::Failed;
 }

@@ -13,7 +13,7 @@ Result<Walls> raise_walls(const std::string& subject, const OpenOptions& options
   }
   if (!confined) return Walls{};
   std::vector<std::filesystem::path> writable(own.begin(), own.end());
-  if (options.spill) writable.push_back(*options.spill);
+  if (options.use.spill) writable.push_back(*options.use.spill);
   CKFS_TRY(const Confinement made,
            confine_writing(writable, sockets, own.empty() ? Renaming::No : Renaming::Yes));
   if (made.landlock) return Walls{true, made.seccomp ? "" : "seccomp"};

@@ -143,7 +143,7 @@ class Engine::Impl {
     return {};
   }
 
-  std::shared_ptr<ReadStream> open(std::shared_ptr<const FileLayout> file, ReadOptions options) {
+  std::shared_ptr<ReadStream> open(std::shared_ptr<const FileLayout> file, StreamOptions options) {
     const FileLayout* layout = file.get();
     // When the last owner lets go, what was computed for this reader goes too.
     std::shared_ptr<ReadStream> opened{
@@ -597,7 +597,7 @@ Engine::Engine(std::shared_ptr<const Catalog> catalog, ByteSource& source,
 Engine::~Engine() = default;
 
 std::shared_ptr<ReadStream> Engine::open_stream(std::shared_ptr<const FileLayout> file,
-                                                ReadOptions options) {
+                                                StreamOptions options) {
   return impl_->open(std::move(file), std::move(options));
 }
 

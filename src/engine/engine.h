@@ -83,7 +83,7 @@ class Engine {
   /// A new reader of `file`. The layout is kept alive by the stream; the stream must not outlive
   /// the engine.
   std::shared_ptr<ReadStream> open_stream(std::shared_ptr<const FileLayout> file,
-                                          ReadOptions options = {});
+                                          StreamOptions options = {});
 
   /// The bytes of `range` of the stream's file. They may hold memory of the budget (Tier::Reply or
   /// Tile) until the last copy of the result is destroyed. A caller that keeps results while it

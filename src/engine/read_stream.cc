@@ -63,8 +63,8 @@ void ReaderHabit::ended(bool whole) {
                std::memory_order_relaxed);
 }
 
-ReadStream::ReadStream(std::shared_ptr<const FileLayout> file, ReadOptions options, UnitAt unit_at,
-                       std::shared_ptr<ReaderHabit> habit)
+ReadStream::ReadStream(std::shared_ptr<const FileLayout> file, StreamOptions options,
+                       UnitAt unit_at, std::shared_ptr<ReaderHabit> habit)
     : file_(std::move(file)),
       options_(std::move(options)),
       unit_at_(std::move(unit_at)),

@@ -73,16 +73,30 @@ struct SourceWish {
   std::uint64_t share = ~std::uint64_t{0};
 };
 
+/// How a stream is read: ReadOptions, and what only a mount has.
+struct StreamOptions {
+  bool whole = false;
+  bool once = false;
+  /// Delivers bytes that were computed ahead of the reader to a place where the reader finds them
+  /// without asking, such as the kernel's page cache. Gives false if it could not. `offset` and the
+  /// end are multiples of 4096, except the file's own end. Other threads call it, perhaps during
+  /// and after the close of the file: it owns what it uses, and must not read this file. Delivery
+  /// stops once the reader asks for 256 KiB or more at once, because an answer is cheaper then.
+  /// Sequential source reads for deliveries count as `once`, unless other readers use those pages.
+  std::function<bool(std::uint64_t offset, std::span<const std::byte> bytes)> deliver = {};
+  std::stop_token stop = {};
+};
+
 class ReadStream : public std::enable_shared_from_this<ReadStream> {
  public:
   /// The range of the file that is computed at once with the byte at an offset: a piece, or a tile.
   using UnitAt = std::function<ByteRange(std::uint64_t offset)>;
 
-  ReadStream(std::shared_ptr<const FileLayout> file, ReadOptions options, UnitAt unit_at,
+  ReadStream(std::shared_ptr<const FileLayout> file, StreamOptions options, UnitAt unit_at,
              std::shared_ptr<ReaderHabit> habit);
 
   const FileLayout& file() const { return *file_; }
-  const ReadOptions& options() const { return options_; }
+  const StreamOptions& options() const { return options_; }
 
   /// What to do for a request.
   struct Advice {
@@ -155,7 +169,7 @@ class ReadStream : public std::enable_shared_from_this<ReadStream> {
   ByteRange earned(const RequestRun& run, SourceWish wish) const;
 
   const std::shared_ptr<const FileLayout> file_;
-  const ReadOptions options_;
+  const StreamOptions options_;
   const UnitAt unit_at_;
   const std::shared_ptr<ReaderHabit> habit_;
   mutable Mutex mutex_;

@@ -22,13 +22,13 @@
 #include <tuple>
 #include <vector>
 
-#include "api/checkpoint_impl.h"
-#include "api/lend.h"
-#include "api/report.h"
+#include "api/inside.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/size_text.h"
 #include "base/stop.h"
 #include "base/units.h"
+#include "chunks/chunk_source.h"
 #include "export/decode_spill.h"
 #include "export/export_record.h"
 #include "export/fleet.h"
@@ -143,7 +143,7 @@ ExportRecord resume_from(const OutDirectory& out, const ExportRecord& fresh,
 /// Writes one view.
 class ViewExport {
  public:
-  ViewExport(const OutDirectory& out, const View& view, const ExportOptions& options,
+  ViewExport(const OutDirectory& out, const View& view, const SerialOptions& options,
              const SourceOrder& order, std::span<const OrderedRanges> ordered, std::int64_t mtime,
              ExportRecord record)
       : out_(out),
@@ -190,7 +190,7 @@ class ViewExport {
 
   const OutDirectory& out_;
   const View& view_;
-  const ExportOptions& options_;
+  const SerialOptions& options_;
   const SourceOrder& order_;
   const std::span<const OrderedRanges> ordered_;  // of each file of the view
   const std::int64_t mtime_;
@@ -198,7 +198,7 @@ class ViewExport {
   // An error in one job stops the others, as a stop from outside does.
   std::stop_source stop_;
   const std::stop_callback<std::function<void()>> stopped_from_outside_{
-      options_.stop, [this] { stop_.request_stop(); }};
+      options_.common.stop, [this] { stop_.request_stop(); }};
   RecordKeeper<ExportRecord> record_;
 
   Mutex mutex_;
@@ -244,7 +244,7 @@ void ViewExport::advance(std::uint64_t bytes) {
   const MutexLock lock(mutex_);
   done_ += bytes;
   result_.bytes += bytes;
-  if (options_.progress) options_.progress(done_, total_);
+  if (options_.common.progress) options_.common.progress(done_, total_);
 }
 
 /// Writes the pieces in the source's order, into files of their full sizes.
@@ -381,12 +381,12 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
     const MutexLock lock(mutex_);
     result_.files_kept = files.size() - open.size();
     result_.bytes_kept = done_;
-    if (options_.progress) options_.progress(done_, total_);
+    if (options_.common.progress) options_.common.progress(done_, total_);
   }
 
   const StopScope scope(stop_.get_token());
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
-  const std::size_t all_jobs = options_.jobs == 0 ? cpus : options_.jobs;
+  const std::size_t all_jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
   const auto note = [&](const Result<void>& written) {
     if (written) return;
     const MutexLock lock(mutex_);
@@ -394,7 +394,7 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
     stop_.request_stop();
   };
   if (!open.empty()) {
-    const std::uint64_t pieces = impl_of(view_).checkpoint->memory / kBudgetOfPiece;
+    const std::uint64_t pieces = budget_of(view_) / kBudgetOfPiece;
     note(write_ordered(files, std::clamp<std::size_t>(pieces, 1, all_jobs)));
   }
 
@@ -425,7 +425,7 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
   if (error_ && error_->system_error() == ENOSPC) {
     return no_space(needed_bytes());  // the same message whichever call failed
   }
-  const bool stops = options_.stop.stop_requested();
+  const bool stops = options_.common.stop.stop_requested();
   if (error_ && error_->code() != ErrorCode::Stopped) return Failure(*error_);
   if (stops && result_.files + result_.files_kept < files.size()) {
     return fail(ErrorCode::Stopped,
@@ -441,7 +441,7 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
 Result<SourceOrder> choose_order(const View& view, const OutDirectory& out,
                                  const OrderLimits& limits) {
   SourceOrder order = source_order(view, limits);
-  const bool quantizes = impl_of(view).checkpoint->chunks == nullptr;
+  const bool quantizes = chunk_source_of(view) == nullptr;
   if (order.empty() && quantizes) return order;
   if (order.empty()) {
     spdlog::info("{}: written in the order of its files: no chunk is needed in several places",
@@ -492,11 +492,18 @@ ExportResult already_there(const ExportRecord& record, const ExportOptions& opti
 
 }  // namespace
 
-Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
-                                 const std::filesystem::path& out, const ExportOptions& options) {
-  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
+Result<ExportResult> export_view(const View& view, const std::filesystem::path& out,
+                                 const ExportOptions& options) {
+  return export_serial(view, out, {.common = options});
+}
+
+Result<ExportResult> export_serial(const View& view, const std::filesystem::path& out,
+                                   const SerialOptions& options) {
+  CKFS_TRY_VOID(check_process(view));
+  const Checkpoint checkpoint = view.checkpoint();
+  CKFS_TRY_VOID(refuse_inside(out, view));
   std::vector<Wanted> files = files_to_write(view);
-  CKFS_TRY(ExportRecord record, fresh_record(checkpoint, view));
+  CKFS_TRY(ExportRecord record, fresh_record(view));
   std::map<std::string_view, std::size_t> numbers;
   for (const auto& [path, file] : record.files) numbers.emplace(path, numbers.size());
   for (Wanted& file : files) {
@@ -505,19 +512,19 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   }
 
   CKFS_TRY(const OutDirectory directory, OutDirectory::open(out, options.system));
-  CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.force,
+  CKFS_TRY(const bool trusted, is_trusted(directory, kRecordName, options.common.force,
                                           "--force exports anyway and ignores any record"));
   CKFS_TRY(std::optional<FoundExport> found,
-           trusted ? find_export(directory, record, options.force) : std::nullopt);
+           trusted ? find_export(directory, record, options.common.force) : std::nullopt);
   const bool replaces = found && found->record.origin != record.origin;
-  if (replaces && !options.force) {
+  if (replaces && !options.common.force) {
     CKFS_TRY_VOID(refuse_replacing(directory, *found, record.origin));
   }
   if (replaces && found->is_marked) {
     CKFS_TRY(found->record.files, marked_files(directory, found->record.origin));
   }
   const ExportRecord* const old = found ? &found->record : nullptr;
-  if (!options.force) CKFS_TRY_VOID(refuse_foreign(directory, old));
+  if (!options.common.force) CKFS_TRY_VOID(refuse_foreign(directory, old));
   if (directory.entry(std::string(kFleetName))) {
     return fail(
         ErrorCode::InvalidArgument,
@@ -537,7 +544,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
       if (directory.entry(std::string(kExportFolder))) {
         CKFS_TRY_VOID(remove_own_files(directory, record.origin, checkpoint.mtime()));
       }
-      return already_there(there, options);
+      return already_there(there, options.common);
     }
   }
   CKFS_TRY(const SourceOrder order, choose_order(view, directory, options.order));
@@ -563,7 +570,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   ViewExport run(directory, view, options, order, ordered, checkpoint.mtime(), record);
   // Before the old copy is removed: the disk may not have room for a new one.
   CKFS_TRY_VOID(run.check_space(stale));
-  if (options.stop.stop_requested()) {
+  if (options.common.stop.stop_requested()) {
     return fail(ErrorCode::Stopped, "{}: interrupted before anything was written",
                 directory.name());
   }
@@ -576,7 +583,7 @@ Result<ExportResult> export_view(const Checkpoint& checkpoint, const View& view,
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
   if (!order.empty()) keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
   CKFS_TRY(ExportResult result, run.write(files));
-  if (const auto& chunks = impl_of(view).checkpoint->chunks) {
+  if (const ChunkSource* const chunks = chunk_source_of(view)) {
     const ChunkStatistics statistics = chunks->statistics();
     spdlog::info("{}: {} bytes of chunks were decoded, {} of them kept on disk for a time",
                  view.name(), statistics.decoded, statistics.spill.written);

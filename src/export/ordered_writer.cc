@@ -8,9 +8,12 @@
 #include <set>
 #include <vector>
 
-#include "api/checkpoint_impl.h"
+#include "api/inside.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "chunks/chunk_source.h"
+#include "container/view_files.h"
+#include "engine/engine.h"
 
 namespace ckfs {
 namespace {
@@ -71,8 +74,8 @@ class OrderedWriter {
       while (done_ < left_.size() && left_[done_] == 0) ++done_;
     }
     if (!ended) return {};
-    if (impl_of(view_).checkpoint->chunks != nullptr) {
-      impl_of(view_).checkpoint->chunks->forget(order_.steps[step].chunks);
+    if (ChunkSource* const chunks = chunk_source_of(view_)) {
+      chunks->forget(order_.steps[step].chunks);
     }
     return sync(hooks_.sync_step);
   }
@@ -138,9 +141,8 @@ Result<void> write_in_order(const View& view, const SourceOrder& order, const Or
 
 Result<void> write_part(const View& view, const ExportStep& part, std::uint64_t from,
                         OutFile& target, const WriteHooks& hooks) {
-  const View::Impl& impl = impl_of(view);
-  CKFS_TRY(const auto layout, part_of(*impl.files->layout(part.file), part.range));
-  Engine& engine = *impl.checkpoint->engine;
+  CKFS_TRY(const auto layout, part_of(*view_files_of(view).layout(part.file), part.range));
+  Engine& engine = engine_of(view);
   const auto stream = engine.open_stream(layout, {.whole = true, .once = true});
   return write_range([&](ByteRange range) { return engine.read(*stream, range); },
                      {from - part.range.begin, part.range.size()}, target, from, hooks);

@@ -8,8 +8,7 @@
 #include <spdlog/spdlog.h>
 #include <vector>
 
-#include "api/checkpoint_impl.h"
-#include "api/report.h"
+#include "api/inside.h"
 #include "base/paths.h"
 #include "base/units.h"
 #include "export/fleet.h"
@@ -54,8 +53,8 @@ Result<bool> takes_offsets(const OutDirectory& out, const std::string& probe) {
   return tried.value_or(false);
 }
 
-Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view) {
-  ExportRecord record{.origin = {.fingerprint = checkpoint.fingerprint(),
+Result<ExportRecord> fresh_record(const View& view) {
+  ExportRecord record{.origin = {.fingerprint = view.checkpoint().fingerprint(),
                                  .view = view.name(),
                                  .layout_version = kLayoutVersion},
                       .files = {}};
@@ -72,8 +71,8 @@ Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view
   return record;
 }
 
-Result<void> refuse_inside(const std::filesystem::path& out, const Checkpoint& checkpoint) {
-  const std::filesystem::path& source = impl_of(checkpoint).path;
+Result<void> refuse_inside(const std::filesystem::path& out, const View& view) {
+  const std::filesystem::path& source = opened_path(view);
   if (!lies_within(resolved(out), resolved(source))) return {};
   return fail(ErrorCode::InvalidArgument, "{}: lies inside the source {}", out.native(),
               source.native());

@@ -31,10 +31,10 @@ Result<bool> takes_offsets(const OutDirectory& out, const std::string& probe);
 
 /// The record of an export that has written nothing yet. Errors: Corrupt (a path that leaves OUT),
 /// Unsupported (a name that is reserved for exports).
-Result<ExportRecord> fresh_record(const Checkpoint& checkpoint, const View& view);
+Result<ExportRecord> fresh_record(const View& view);
 
 /// Refuses an OUT that is the source, or lies in it. Errors: InvalidArgument.
-Result<void> refuse_inside(const std::filesystem::path& out, const Checkpoint& checkpoint);
+Result<void> refuse_inside(const std::filesystem::path& out, const View& view);
 
 /// Refuses to write or remove `files` in OUT if one of them is a file of the source. (The source
 /// may lie in OUT, for example where an export is to replace the one it reads.) Errors:

@@ -12,10 +12,10 @@
 #include <thread>
 #include <unistd.h>
 
-#include "api/lend.h"
-#include "api/report.h"
+#include "api/inside.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/size_text.h"
 #include "base/stop.h"
 #include "export/fleet.h"
 #include "export/out_rules.h"
@@ -528,11 +528,13 @@ Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
 
 }  // namespace
 
-Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
-                               const std::filesystem::path& out, const RankOptions& options) {
+Result<RankResult> export_rank(const View& view, const std::filesystem::path& out,
+                               const RankOptions& options) {
   CKFS_CHECK(options.rank < options.world);
-  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
-  CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
+  CKFS_TRY_VOID(check_process(view));
+  const Checkpoint checkpoint = view.checkpoint();
+  CKFS_TRY_VOID(refuse_inside(out, view));
+  CKFS_TRY(const ExportRecord files, fresh_record(view));
   CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
   CKFS_TRY(const OutDirectory directory,
            OutDirectory::open(out, options.system, Others::OfOneFleet));
@@ -553,10 +555,12 @@ Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
   return over ? finished_rank(directory, files.origin, {}, checkpoint.mtime()) : result;
 }
 
-Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
-                           const std::filesystem::path& out, const OutSystem& system) {
-  CKFS_TRY_VOID(refuse_inside(out, checkpoint));
-  CKFS_TRY(const ExportRecord files, fresh_record(checkpoint, view));
+Result<void> finish_export(const View& view, const std::filesystem::path& out,
+                           const OutSystem& system) {
+  CKFS_TRY_VOID(check_process(view));
+  const Checkpoint checkpoint = view.checkpoint();
+  CKFS_TRY_VOID(refuse_inside(out, view));
+  CKFS_TRY(const ExportRecord files, fresh_record(view));
   CKFS_TRY_VOID(refuse_own_source(out, checkpoint, files));
   const auto not_begun = [&] {
     return fail(ErrorCode::InvalidArgument, "{}: no rank has begun to export here", out.native());

@@ -19,7 +19,7 @@
 namespace ckfs {
 
 struct RankOptions {
-  /// Its options for tests are not used. `force` allows foreign files, and replaces no export.
+  /// `force` allows foreign files, and replaces no export.
   ExportOptions common{};
   unsigned rank = 0;
   unsigned world = 1;
@@ -45,14 +45,14 @@ struct RankResult {
 /// of export_view(); InvalidArgument (OUT has another view, source, version or number of parts: the
 /// message has both; another process writes this rank; other users may write to OUT). Requires:
 /// rank < world, world <= kMostRanks (fleet.h).
-Result<RankResult> export_rank(const Checkpoint& checkpoint, const View& view,
-                               const std::filesystem::path& out, const RankOptions& options);
+Result<RankResult> export_rank(const View& view, const std::filesystem::path& out,
+                               const RankOptions& options);
 
 /// Gives the files of an export in parts their names, once every rank is complete, as the last rank
 /// does by itself. For an export whose last rank was killed at that. Does nothing where all is
 /// finished. Never makes OUT. Errors: those of export_rank(); InvalidArgument where a rank is not
 /// complete: the message lists what is missing, of 20 ranks at most.
-Result<void> finish_export(const Checkpoint& checkpoint, const View& view,
-                           const std::filesystem::path& out, const OutSystem& system = {});
+Result<void> finish_export(const View& view, const std::filesystem::path& out,
+                           const OutSystem& system = {});
 
 }  // namespace ckfs

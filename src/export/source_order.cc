@@ -9,12 +9,14 @@
 #include <unordered_map>
 #include <utility>
 
-#include "api/checkpoint_impl.h"
-#include "api/chunk_needs.h"
+#include "api/inside.h"
 #include "base/hash.h"
 #include "base/rounding.h"
 #include "container/array_source.h"
+#include "container/view_files.h"
 #include "engine/read_plan.h"
+#include "expr/chunk_needs.h"
+#include "view/view.h"
 
 namespace ckfs {
 namespace {
@@ -90,23 +92,25 @@ void cut(const Catalog& catalog, const TensorExpr& expr, std::size_t file, ByteR
   }
 }
 
-std::vector<Piece> pieces_of(const View::Impl& view, std::uint64_t least) {
+std::vector<Piece> pieces_of(const View& view, std::uint64_t least) {
   std::vector<Piece> pieces;
-  const std::size_t tensors = std::max<std::size_t>(view.definition->tensors.size(), 1);
+  const Definition& definition = definition_of(view);
+  const ViewFiles& files = view_files_of(view);
+  const std::size_t tensors = std::max<std::size_t>(definition.tensors.size(), 1);
   const std::size_t most = std::clamp(kMostOfAll / tensors, kFewPieces, kMostPieces);
-  for (const std::size_t file : view.files->tensor_files()) {
-    const FileLayout layout = view.files->lay_out(file);
+  for (const std::size_t file : files.tensor_files()) {
+    const FileLayout layout = files.lay_out(file);
     for (std::size_t i = 0; i < layout.segments.size(); ++i) {
       const Segment& segment = layout.segments[i];
       if (segment.kind != Segment::Kind::Tensor || layout.range(i).empty()) continue;
       if (!layout.quantized(segment.id)) {
-        cut(*view.definition->catalog, layout.expr(segment.id), file, layout.range(i), least, most,
+        cut(*definition.catalog, layout.expr(segment.id), file, layout.range(i), least, most,
             pieces);
         continue;
       }
       std::vector<FileId> chunks;
       for (const TensorExpr* expr : layout.sources(segment.id)) {
-        const std::vector<FileId> more = chunks_of(*view.definition->catalog, expr->boxes());
+        const std::vector<FileId> more = chunks_of(*definition.catalog, expr->boxes());
         chunks.insert(chunks.end(), more.begin(), more.end());
       }
       std::ranges::sort(chunks);
@@ -194,15 +198,16 @@ std::uint64_t id_of(std::span<const SourceStep> steps) {
 /// A step for each weight that is quantized: its codes, then what was made with these and kept
 /// (Want::keep_scales). In the order of the files all scales would come first, and every value
 /// would be read twice.
-SourceOrder order_of_weights(const View::Impl& view) {
-  const Definition& definition = *view.definition;
+SourceOrder order_of_weights(const View& view) {
+  const Definition& definition = definition_of(view);
+  const ViewFiles& files = view_files_of(view);
   struct Place {
     std::uint8_t output = 0;
     ExportStep step;
   };
   std::vector<std::vector<Place>> places(definition.weights.size());
-  for (const std::size_t file : view.files->tensor_files()) {
-    const FileLayout layout = view.files->lay_out(file);
+  for (const std::size_t file : files.tensor_files()) {
+    const FileLayout layout = files.lay_out(file);
     if (layout.definition.get() != &definition) continue;  // a part
     for (std::size_t i = 0; i < layout.segments.size(); ++i) {
       const Segment& segment = layout.segments[i];
@@ -229,12 +234,12 @@ SourceOrder order_of_weights(const View::Impl& view) {
 }  // namespace
 
 SourceOrder source_order(const View& view, const OrderLimits& limits) {
-  const ChunkTable& chunks = impl_of(view).definition->catalog->chunks();
-  if (chunks.empty() && !impl_of(view).definition->weights.empty()) {
-    return order_of_weights(impl_of(view));
+  const ChunkTable& chunks = definition_of(view).catalog->chunks();
+  if (chunks.empty() && !definition_of(view).weights.empty()) {
+    return order_of_weights(view);
   }
   if (chunks.empty()) return {};
-  const std::vector<Piece> pieces = pieces_of(impl_of(view), limits.piece);
+  const std::vector<Piece> pieces = pieces_of(view, limits.piece);
   std::vector<Group> groups = groups_of(chunks, pieces);
   std::erase_if(groups,
                 [&](const Group& group) { return !is_scattered(group, pieces, limits.kept); });

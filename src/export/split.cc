@@ -9,9 +9,10 @@
 #include <numeric>
 #include <queue>
 
-#include "api/checkpoint_impl.h"
+#include "api/inside.h"
 #include "base/parallel.h"
 #include "base/rounding.h"
+#include "container/view_files.h"
 #include "engine/read_plan.h"
 
 namespace ckfs {
@@ -167,7 +168,7 @@ std::uint64_t FileCost::cost() const {
 }
 
 Result<std::vector<FileCost>> file_costs(const View& view) {
-  const ViewFiles& files = *impl_of(view).files;
+  const ViewFiles& files = view_files_of(view);
   std::vector<FileCost> costs(files.size());
   CKFS_TRY_VOID(run_parallel(files.size(), [&](std::size_t file) -> Result<void> {
     const FileLayout layout = files.lay_out(file);

@@ -19,7 +19,7 @@
 #include <utility>
 #include <variant>
 
-#include "api/lend.h"
+#include "api/inside.h"
 #include "api/report.h"
 #include "api/status.h"
 #include "base/checked.h"
@@ -264,7 +264,7 @@ class Filesystem::Impl {
     return listing;
   }
 
-  Result<std::uint64_t> open(InodeNumber inode, ReadOptions options) {
+  Result<std::uint64_t> open(InodeNumber inode, StreamOptions options) {
     if (const auto* file = control_file(inode)) {
       return open_snapshot(inode, *file);
     }
@@ -431,7 +431,7 @@ class Filesystem::Impl {
     if (at.directory) return directory_attributes(at.tree->directories[at.index].inode);
     const FileInfo file = at.tree->view.files()[at.index];
     Attributes attributes;
-    attributes.inode = file.inode;
+    attributes.inode = file_inode(at.tree->view, at.index);
     attributes.permissions = permissions(false);
     attributes.size = file.size;
     attributes.readers = file.readers;
@@ -545,10 +545,9 @@ class Filesystem::Impl {
     }
   }
 
-  Result<std::uint64_t> open_file(InodeNumber inode, const Location& at, ReadOptions options) {
+  Result<std::uint64_t> open_file(InodeNumber inode, const Location& at, StreamOptions options) {
     if (at.directory) return fail(ErrorCode::IsDirectory, "{}: a directory", path_of(at));
-    CKFS_TRY(ViewFile file,
-             at.tree->view.open(at.tree->view.files()[at.index].path, std::move(options)));
+    CKFS_TRY(ViewFile file, open_stream(at.tree->view, at.index, std::move(options)));
     return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, std::move(file)}));
   }
 
@@ -605,7 +604,7 @@ Result<std::vector<DirectoryEntry>> Filesystem::list(InodeNumber directory, std:
   return impl_->list(directory, offset, limit);
 }
 
-Result<std::uint64_t> Filesystem::open(InodeNumber inode, ReadOptions options) {
+Result<std::uint64_t> Filesystem::open(InodeNumber inode, StreamOptions options) {
   return impl_->open(inode, std::move(options));
 }
 

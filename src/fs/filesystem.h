@@ -24,6 +24,7 @@
 #include <ckfs/checkpoint.h>
 
 #include "api/status.h"
+#include "engine/read_stream.h"
 
 namespace ckfs {
 
@@ -84,7 +85,7 @@ class Filesystem {
 
   /// Gives a handle for read() and close(). Errors: NotFound, IsDirectory, OutOfMemory (more
   /// snapshots than may be open).
-  Result<std::uint64_t> open(InodeNumber inode, ReadOptions options = {});
+  Result<std::uint64_t> open(InodeNumber inode, StreamOptions options = {});
   /// Short only at the end of the file; empty beyond it. Errors: BadHandle, and those of
   /// ViewFile::read.
   Result<Bytes> read(std::uint64_t handle, std::uint64_t offset, std::size_t size);

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <new>
 
+#include "api/inside.h"
+
 namespace ckfs {
 
 Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const ViewTree> tree,
@@ -53,8 +55,8 @@ Result<std::shared_ptr<const ViewTree>> InodeTable::hold(std::shared_ptr<const V
     for (std::uint32_t i = 0; i < tree->directories.size(); ++i) {
       add(tree->directories[i].inode, true, i);
     }
-    const auto files = tree->view.files();
-    for (std::uint32_t i = 0; i < files.size(); ++i) add(files[i].inode, false, i);
+    const std::size_t files = tree->view.files().size();
+    for (std::uint32_t i = 0; i < files; ++i) add(file_inode(tree->view, i), false, i);
   } catch (...) {
     drop(held);  // no memory for all of its inodes, and a view is held whole or not at all
     throw;
@@ -150,7 +152,8 @@ void InodeTable::drop(Position held) noexcept {
   };
   try {
     for (const auto& directory : held->tree->directories) forget(directory.inode);
-    for (const FileInfo file : held->tree->view.files()) forget(file.inode);
+    const View& view = held->tree->view;
+    for (std::size_t i = 0; i < view.files().size(); ++i) forget(file_inode(view, i));
   } catch (const std::bad_alloc&) {
     // What else is said of a file takes memory; a look at all inodes takes none.
     std::erase_if(nodes_, [&](const auto& node) { return node.second.held == held; });

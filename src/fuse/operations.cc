@@ -252,7 +252,7 @@ void on_open(fuse_req_t request, fuse_ino_t inode, fuse_file_info* info) {
         }
         CKFS_TRY(const Attributes attributes, mount.filesystem.attributes(inode));
         info->direct_io = mount.direct || attributes.volatile_content;
-        ReadOptions options{.once = mount.direct};
+        StreamOptions options{.once = mount.direct};
         // A reader past the page cache does not look for bytes there.
         if (!info->direct_io && (info->flags & O_DIRECT) == 0 && mount.deliver) {
           options.deliver = [deliver = mount.deliver, inode](std::uint64_t offset,

@@ -134,8 +134,9 @@ class RemoteFiles::Store final : public SourceStore {
 
 RemoteFiles::RemoteFiles(std::unique_ptr<FetchClient> client, RemoteOptions options,
                          RemoteCache cache, std::unique_ptr<SourceFiles> local,
-                         std::filesystem::path hub_cache)
-    : client_(std::move(client)),
+                         std::filesystem::path hub_cache, std::shared_ptr<const void> share)
+    : share_(std::move(share)),
+      client_(std::move(client)),
       options_(std::move(options)),
       cache_(std::move(cache)),
       // What waits to be written is missing for requests.

@@ -32,8 +32,10 @@ class RemoteFiles final : public SourceFiles {
  public:
   /// `client`: nullptr: no server is asked, and there is what the cache has. `local`: of this
   /// machine. `hub_cache`: the directory of huggingface_hub's downloads; empty: there is none.
+  /// `share`: the client's part of a budget, given back at the end of this object.
   RemoteFiles(std::unique_ptr<FetchClient> client, RemoteOptions options, RemoteCache cache,
-              std::unique_ptr<SourceFiles> local, std::filesystem::path hub_cache = {});
+              std::unique_ptr<SourceFiles> local, std::filesystem::path hub_cache = {},
+              std::shared_ptr<const void> share = {});
   ~RemoteFiles() override;
 
   /// Lists the source at a location and pins what it has, or takes what the cache has of that
@@ -140,6 +142,7 @@ class RemoteFiles final : public SourceFiles {
   static Failure stale(File& file);
   std::vector<std::byte> first_bytes(const std::filesystem::path& path, std::size_t count);
 
+  const std::shared_ptr<const void> share_;  // first: it goes after the client
   const std::unique_ptr<FetchClient> client_;
   const RemoteOptions options_;
   const RemoteCache cache_;

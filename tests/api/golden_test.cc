@@ -7,6 +7,7 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "api/open_prepared.h"
 #include "api/small_reader.h"
 #include "base/byte_range.h"
 #include "base/units.h"
@@ -25,8 +26,8 @@ constexpr std::uint64_t kTileBytes = 4096;
 
 constexpr int kRandomReads = 10'000;
 
-Checkpoint open_case(const std::string& name, const OpenOptions& options = {}) {
-  auto checkpoint = Checkpoint::open(kCases / name / "source", options);
+Checkpoint open_case(const std::string& name, const TestOptions& tests = {}) {
+  auto checkpoint = open_for_tests(kCases / name / "source", {}, tests);
   if (!checkpoint) {
     ADD_FAILURE() << checkpoint.error().message();
     std::abort();

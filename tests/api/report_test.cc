@@ -249,7 +249,7 @@ TEST(ViewsJson, AConfigurationFromElsewhereIsNamedWhereItLies) {
     directory.write("elsewhere/any.json", R"({"model_type": "a"})");
     directory.write("elsewhere/config.json", R"({"model_type": "b"})");
     OpenOptions options;
-    options.config = directory / place;
+    options.choose.config = directory / place;
     Result<Checkpoint> checkpoint = Checkpoint::open(directory / "run", options);
     ASSERT_TRUE(checkpoint) << checkpoint.error().message();
     const auto view = checkpoint->view("bf16-safetensors");
@@ -292,17 +292,6 @@ TEST(SourcesOf, TakesTheLayoutThatItsReadersHave) {
   const std::uint64_t before = impl_of(*view).files->layouts_made();
   for (int i = 0; i < 3; ++i) EXPECT_NE(sources_of(*view, shard), "");
   EXPECT_EQ(impl_of(*view).files->layouts_made(), before);
-}
-
-TEST(HumanSize, HasThreeDigitsAtMost) {
-  EXPECT_EQ(human_size(0), "0 B");
-  EXPECT_EQ(human_size(999), "999 B");
-  EXPECT_EQ(human_size(1000), "1.0 KB");
-  EXPECT_EQ(human_size(1'530'000'000), "1.5 GB");
-  EXPECT_EQ(human_size(99'960), "100 KB");
-  EXPECT_EQ(human_size(999'499), "999 KB");
-  EXPECT_EQ(human_size(999'500), "1.0 MB");
-  EXPECT_EQ(human_size(~std::uint64_t{0}), "18.4 EB");
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <ckfs/checkpoint.h>
 
 #include "api/open.h"
 #include "api/small_reader.h"
+#include "support/forked_child.h"
 #include "support/safetensors_text.h"
 #include "support/sanitized.h"
 #include "support/temporary_directory.h"
@@ -87,7 +86,7 @@ TEST(Tensor, GivesRowsAndReadsNoOthers) {
   const TemporaryDirectory directory;
   std::string data(std::size_t{4} << 20, '\0');
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 + i / 4093);
-  const Checkpoint checkpoint = open_plain(directory, data, {.io = IoEngine::Pread});
+  const Checkpoint checkpoint = open_plain(directory, data, {.use = {.io = IoEngine::Pread}});
   const auto tensor = opened_view(checkpoint, "bf16-safetensors").tensor("t");
   ASSERT_TRUE(tensor);
   const std::uint64_t before = checkpoint.statistics().source_bytes;
@@ -187,7 +186,7 @@ TEST(ViewFile, GoesOnWhenAProgramKeepsMoreResultsThanTheBudgetHas) {
   const TemporaryDirectory directory;
   std::string data(std::size_t{8} << 20, '\0');
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 5 + i / 4099);
-  const Checkpoint checkpoint = open_plain(directory, data, {.memory = 64 << 20});
+  const Checkpoint checkpoint = open_plain(directory, data, {.use = {.memory = 64 << 20}});
   const View view = opened_view(checkpoint, "source");
   std::vector<Bytes> kept;
   std::string first;
@@ -212,29 +211,6 @@ TEST(ViewFile, GoesOnWhenAProgramKeepsMoreResultsThanTheBudgetHas) {
   kept.clear();
   auto file = view.open("model.safetensors");
   ASSERT_TRUE(file->read(0, std::size_t{1} << 20));
-}
-
-/// Runs `use` in a forked child, and gives the message of the error that it ends with.
-template <typename Use>
-std::string message_in_child(Use use) {
-  int ends[2];
-  EXPECT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(30);  // rather than wait for a lock without end
-    const std::string message = use();
-    (void)!::write(ends[1], message.data(), message.size());
-    ::_exit(0);
-  }
-  ::close(ends[1]);
-  std::string message(4096, '\0');
-  const ssize_t got = ::read(ends[0], message.data(), message.size());
-  ::close(ends[0]);
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  message.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
-  return message;
 }
 
 TEST(Checkpoint, IsNotUsedByAForkedChild) {

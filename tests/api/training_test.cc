@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "api/open_prepared.h"
 #include "api/report.h"
 
 namespace ckfs {
@@ -16,8 +17,9 @@ using testing::Not;
 
 const fs::path kDeepSpeed = CKFS_TEST_DATA "/deepspeed";
 
-Checkpoint open(const std::string& name, const OpenOptions& options = {}) {
-  auto checkpoint = Checkpoint::open(kDeepSpeed / name / "source", options);
+Checkpoint open(const std::string& name, const OpenOptions& options = {},
+                const TestOptions& tests = {}) {
+  auto checkpoint = open_for_tests(kDeepSpeed / name / "source", options, tests);
   EXPECT_TRUE(checkpoint) << checkpoint.error().message();
   return *checkpoint;
 }
@@ -37,7 +39,7 @@ std::string contents(const View& view, std::string_view path, std::size_t piece)
 
 TEST(Training, TorchFilesAreOneHoweverTheyAreRead) {
   for (const std::uint64_t tile_bytes : {0, 4096}) {
-    const Checkpoint checkpoint = open("zero2-bf16-w4-tied-frozen", {.tile_bytes = tile_bytes});
+    const Checkpoint checkpoint = open("zero2-bf16-w4-tied-frozen", {}, {.tile_bytes = tile_bytes});
     const auto view = checkpoint.view("fp32-consolidated@format=bin");
     ASSERT_TRUE(view) << view.error().message();
     const std::string whole = contents(*view, "pytorch_model.bin", 1 << 20);
@@ -66,7 +68,7 @@ TEST(Training, TiedTensorsAreOnceInTorchFilesAndTwiceInSafetensors) {
 
 TEST(Training, AnotherTagIsAnotherCheckpoint) {
   const Checkpoint latest = open("zero2-bf16-w2");
-  const Checkpoint named = open("zero2-bf16-w2", {.tag = "global_step2"});
+  const Checkpoint named = open("zero2-bf16-w2", {.choose = {.tag = "global_step2"}});
   EXPECT_NE(latest.fingerprint(), named.fingerprint());
 }
 

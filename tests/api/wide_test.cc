@@ -11,6 +11,7 @@
 
 #include <ckfs/checkpoint.h>
 
+#include "api/open_prepared.h"
 #include "source/zero_writer.h"
 #include "support/temporary_directory.h"
 
@@ -64,8 +65,9 @@ void write_zero(Expected& expected, int stage, std::int64_t world) {
     expected.data += writer.value(parameter.name);
 }
 
-void check(const Expected& expected, const OpenOptions& options) {
-  const Checkpoint checkpoint = value_of(Checkpoint::open(expected.directory.path(), options));
+void check(const Expected& expected, const Resources& use, const TestOptions& tests = {}) {
+  const Checkpoint checkpoint =
+      value_of(open_for_tests(expected.directory.path(), {.use = use}, tests));
   ViewFile file = open_file(checkpoint, expected.view);
   const std::uint64_t begin = data_begin(file);
   ASSERT_EQ(file.info().size, begin + expected.data.size());
@@ -88,7 +90,7 @@ TEST(Wide, AMebibyteOfMoreThan256FilesHasTheirBytes) {
   ASSERT_LT(expected.data.size(), std::size_t{1} << 20);
   for (const IoEngine io : {IoEngine::Auto, IoEngine::Pread}) {
     check(expected, {.io = io});
-    check(expected, {.io = io, .threads = 1, .tile_bytes = 4096});
+    check(expected, {.io = io, .threads = 1}, {.tile_bytes = 4096});
   }
 }
 
@@ -156,8 +158,9 @@ void write_fp8(Expected& expected) {
 }
 
 /// Eight threads on one open file: some read it in order, in turns with the others, some anywhere.
-void read_at_once(const Expected& expected, const OpenOptions& options) {
-  const Checkpoint checkpoint = value_of(Checkpoint::open(expected.directory.path(), options));
+void read_at_once(const Expected& expected, const Resources& use, const TestOptions& tests = {}) {
+  const Checkpoint checkpoint =
+      value_of(open_for_tests(expected.directory.path(), {.use = use}, tests));
   ViewFile file = open_file(checkpoint, expected.view);
   const std::uint64_t begin = data_begin(file);
   std::atomic<std::uint64_t> next{0};
@@ -194,7 +197,7 @@ TEST(OneOpenFile, ReadByEightThreadsAtOnceHasItsBytes) {
   Expected expected;
   write_fp8(expected);
   read_at_once(expected, {});
-  read_at_once(expected, {.memory = 64 << 20, .threads = 3, .tile_bytes = 4096});
+  read_at_once(expected, {.memory = 64 << 20, .threads = 3}, {.tile_bytes = 4096});
 }
 
 TEST(OneOpenFile, OfManyRanksReadByEightThreadsAtOnceHasItsBytes) {

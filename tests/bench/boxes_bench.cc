@@ -33,7 +33,7 @@ T get(Result<T> result) {
 class Side {
  public:
   Side(const char* source, const char* view, std::uint64_t piece)
-      : checkpoint_(get(Checkpoint::open(source, {.threads = 1}))),
+      : checkpoint_(get(Checkpoint::open(source, {.use = {.threads = 1}}))),
         file_(get(get(checkpoint_.view(view)).open("model.safetensors"))),
         piece_(piece),
         buffer_(piece) {

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <iterator>
 #include <memory>
-#include <numeric>
 #include <random>
 
 #include "support/safetensors_text.h"
@@ -88,20 +87,17 @@ class Journal : public testing::Test {
 
   /// The digests; an error where `most` of them were taken.
   Result<std::vector<FileDigest>> run(std::size_t most = 100) {
-    CKFS_TRY(DigestJournal journal, DigestJournal::open(path_, *view_, algorithms_));
-    std::vector<std::size_t> files(view_->files().size());
-    std::iota(files.begin(), files.end(), std::size_t{0});
-    std::vector<FileDigest> digests;
-    known_ = 0;
-    CKFS_TRY_VOID(digest_files(
-        *view_, files, algorithms_, {.jobs = 1},
-        [&](const FileDigest& digest) -> Result<void> {
-          if (journal.find(digest.path)) ++known_;
-          digests.push_back(digest);
-          return digests.size() < most ? Result<void>() : fail(ErrorCode::Io, "enough");
-        },
-        &journal));
-    return digests;
+    std::size_t taken = 0;
+    CKFS_TRY(DigestResult result,
+             digest_view(*view_, {.algorithms = algorithms_,
+                                  .jobs = 1,
+                                  .each = [&](const FileDigest&) -> Result<void> {
+                                    if (++taken < most) return {};
+                                    return fail(ErrorCode::Io, "enough");
+                                  },
+                                  .resume = path_}));
+    known_ = result.files_kept;
+    return std::move(result.files);
   }
 
   std::string text() const {
@@ -183,6 +179,26 @@ TEST_F(Journal, ReplacesNoFileOfAnotherKind) {
   ASSERT_TRUE(run().has_value());
   fs::permissions(path_, fs::perms::others_write, fs::perm_options::add);
   EXPECT_THAT(message(), testing::HasSubstr("other users may write to it"));
+}
+
+TEST_F(Journal, StaysUntilItsUserRemovesIt) {
+  ASSERT_TRUE(run().has_value());
+  EXPECT_TRUE(fs::exists(path_));
+  // Without one, and without a function that takes them, the sums are the same.
+  const auto plain = digest_view(*view_, {.algorithms = algorithms_});
+  ASSERT_TRUE(plain.has_value()) << plain.error().message();
+  EXPECT_EQ(plain->files, right_);
+  EXPECT_EQ(plain->files_kept, 0U);
+}
+
+TEST(DigestView, NeedsAnAlgorithm) {
+  const TemporaryDirectory directory;
+  directory.write("model.safetensors", safetensors_text({{"a", 10}}, 1));
+  const Checkpoint checkpoint = Checkpoint::open(directory.path()).value();
+  const auto none = digest_view(checkpoint.view("source").value(), {.algorithms = {}});
+  ASSERT_FALSE(none.has_value());
+  EXPECT_EQ(none.error().code(), ErrorCode::InvalidArgument);
+  EXPECT_EQ(none.error().message(), "source: no algorithm for its digests");
 }
 
 TEST_F(Journal, IsOneProcesssAtATime) {

@@ -1,10 +1,12 @@
 #include "check/verify.h"
 
+#include <cmath>
 #include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <memory>
 
+#include "support/forked_child.h"
 #include "support/safetensors_text.h"
 #include "support/temporary_directory.h"
 
@@ -31,13 +33,13 @@ TEST(Verify, FollowsALinkInThePlaceOfADirectoryOfTheView) {
   const View view = copied(directory);
   std::filesystem::rename(directory / "copy/2_Dense", directory / "elsewhere");
   std::filesystem::create_directory_symlink(directory / "elsewhere", directory / "copy/2_Dense");
-  const auto same = verify_directory(view, directory / "copy", {});
+  const auto same = verify_copy(view, directory / "copy", {});
   ASSERT_TRUE(same) << same.error().message();
   EXPECT_THAT(same->differences, testing::IsEmpty());
 
   directory.write("elsewhere/other", "x");
   std::filesystem::create_directory_symlink(directory / "copy", directory / "copy/round");
-  const auto more = verify_directory(view, directory / "copy", {});
+  const auto more = verify_copy(view, directory / "copy", {});
   ASSERT_TRUE(more) << more.error().message();
   EXPECT_THAT(more->differences, testing::UnorderedElementsAre(
                                      Difference{"2_Dense/other", "extra file, not in the view"},
@@ -53,13 +55,13 @@ TEST(Verify, PassesOverTheRecordsOfADownloadAndOfAnExport) {
   directory.write("copy/.cache/huggingface/CACHEDIR.TAG", "x");
   directory.write("copy/.cache/huggingface/download/model.safetensors.metadata", "x");
   directory.write("copy/.ckfs-export.d/record.json", "{}");
-  const auto same = verify_directory(view, directory / "copy", {});
+  const auto same = verify_copy(view, directory / "copy", {});
   ASSERT_TRUE(same) << same.error().message();
   EXPECT_THAT(same->differences, testing::IsEmpty());
 
   directory.write("copy/.cache/other", "x");
   directory.write("copy/folder/.cache/huggingface/x", "x");
-  const auto more = verify_directory(view, directory / "copy", {});
+  const auto more = verify_copy(view, directory / "copy", {});
   ASSERT_TRUE(more) << more.error().message();
   EXPECT_THAT(more->differences,
               testing::UnorderedElementsAre(
@@ -82,7 +84,7 @@ TEST(Verify, NamesTheTensorOfAFolderWithWeightsOfItsOwn) {
     const Bytes bytes = view->open(file.path)->read(0, file.size).value();
     directory.write("copy/" + std::string(file.path), bytes.span());
   }
-  const auto same = verify_directory(*view, directory / "copy", {});
+  const auto same = verify_copy(*view, directory / "copy", {});
   ASSERT_TRUE(same) << same.error().message();
   EXPECT_EQ(same->differing, 0U);
 
@@ -94,11 +96,47 @@ TEST(Verify, NamesTheTensorOfAFolderWithWeightsOfItsOwn) {
   copy.seekp(-1, std::ios::end);
   copy.put('?');
   copy.close();
-  const auto other = verify_directory(*view, directory / "copy", {});
+  const auto other = verify_copy(*view, directory / "copy", {});
   ASSERT_TRUE(other) << other.error().message();
   ASSERT_EQ(other->differences.size(), 1U);
   EXPECT_EQ(other->differences[0].path, path);
   EXPECT_THAT(other->differences[0].text, HasSubstr("tensor b, element [2] (byte "));
+}
+
+TEST(VerifyCopy, RefusesSamplesThatHaveNoMeaning) {
+  const TemporaryDirectory directory;
+  directory.write("src/model.safetensors", safetensors_text({{"a", 10}}, 1));
+  directory.write("copy/model.safetensors", safetensors_text({{"a", 10}}, 1));
+  const Checkpoint checkpoint = Checkpoint::open(directory / "src").value();
+  const View view = checkpoint.view("source").value();
+  const auto message = [&](const VerifyOptions& options) {
+    const auto result = verify_copy(view, directory / "copy", options);
+    return result ? std::string("none") : result.error().message();
+  };
+  EXPECT_EQ(message({.sample = 1}), "none");
+  EXPECT_EQ(message({.sample = 0.5, .seed = 1}), "none");
+  for (const double share : {0.0, -1.0, 1.5, std::nan("")}) {
+    EXPECT_THAT(message({.sample = share}), HasSubstr("is not a share (more than 0, at most 1)"));
+  }
+  EXPECT_EQ(message({.sample = 0.5, .resume = directory / "state"}), "resume: not with a sample");
+  const auto listed = verify_digests(view, digest_view(view)->files, "list", {.sample = 0.5});
+  ASSERT_FALSE(listed.has_value());
+  EXPECT_THAT(listed.error().message(), HasSubstr("sample: list: "));
+}
+
+TEST(VerifyCopy, IsNotUsedByAForkedChild) {
+  const TemporaryDirectory directory;
+  directory.write("src/model.safetensors", safetensors_text({{"a", 10}}, 1));
+  directory.write("copy/model.safetensors", safetensors_text({{"a", 10}}, 1));
+  const Checkpoint checkpoint = Checkpoint::open(directory / "src").value();
+  const View view = checkpoint.view("source").value();
+  const auto refused = [](auto use) {
+    EXPECT_THAT(message_in_child([&] { return use().error().message(); }),
+                HasSubstr("(open it again after a fork)"));
+  };
+  refused([&] { return digest_view(view); });
+  refused([&] { return verify_copy(view, directory / "copy"); });
+  refused([&] { return verify_digests(view, {}, "list"); });
 }
 
 /// A view of three shards, and a copy of it.
@@ -119,20 +157,19 @@ class VerifyAgain : public testing::Test {
   }
 
   Result<VerifyResult> verify(std::stop_token stop = {}, const View* view = nullptr) const {
-    return verify_directory(view ? *view : *view_, directory_ / "copy",
-                            {.common = {.jobs = 1, .stop = std::move(stop)},
-                             .resume = (directory_ / "state").native()});
+    return verify_copy(view ? *view : *view_, directory_ / "copy",
+                       {.jobs = 1, .stop = std::move(stop), .resume = directory_ / "state"});
   }
 
   /// Stops when the first file has been compared.
   void interrupt() const {
     std::stop_source stop;
-    const auto interrupted = verify_directory(
-        *view_, directory_ / "copy",
-        {.common = {.jobs = 1,
-                    .stop = stop.get_token(),
-                    .progress = [&](std::uint64_t, std::uint64_t) { stop.request_stop(); }},
-         .resume = (directory_ / "state").native()});
+    const auto interrupted =
+        verify_copy(*view_, directory_ / "copy",
+                    {.jobs = 1,
+                     .stop = stop.get_token(),
+                     .progress = [&](std::uint64_t, std::uint64_t) { stop.request_stop(); },
+                     .resume = directory_ / "state"});
     ASSERT_FALSE(interrupted.has_value());
     EXPECT_EQ(interrupted.error().code(), ErrorCode::Stopped);
     EXPECT_THAT(

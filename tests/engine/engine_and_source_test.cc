@@ -123,7 +123,7 @@ class OnceSource final : public ByteSource {
 TEST(Engine, LeavesInTheSourcesPageCacheOnlyWhatIsNotInTheViews) {
   Fp8Matrix matrix(2048, 8192, false);  // 32 MiB of bf16
   const auto deliver = [](std::uint64_t, std::span<const std::byte>) { return true; };
-  const auto read = [&](OnceSource& source, const ReadOptions& options, std::uint64_t begin,
+  const auto read = [&](OnceSource& source, const StreamOptions& options, std::uint64_t begin,
                         std::uint64_t step) {
     Engine engine(matrix.catalog, source, BufferPool::create(256_MiB), {.threads = 2});
     const auto stream = engine.open_stream(matrix.file, options);

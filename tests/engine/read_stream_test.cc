@@ -22,7 +22,7 @@ std::shared_ptr<const FileLayout> file_of(std::uint64_t tensor) {
 
 class ReadStreamTest : public testing::Test {
  protected:
-  std::shared_ptr<ReadStream> open(ReadOptions options = {}) {
+  std::shared_ptr<ReadStream> open(StreamOptions options = {}) {
     return std::make_shared<ReadStream>(
         file_, std::move(options),
         [file = file_](std::uint64_t offset) { return file->piece_at(offset); }, habit_);

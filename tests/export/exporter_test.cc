@@ -18,6 +18,7 @@
 #include "base/load_le.h"
 #include "base/units.h"
 #include "export/export_record.h"
+#include "support/forked_child.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -86,14 +87,18 @@ class Exporter : public testing::Test {
       const timespec times[2] = {{1'600'000'000, 0}, {1'600'000'000 + seed, 0}};
       ASSERT_EQ(::utimensat(AT_FDCWD, entry.path().c_str(), times, 0), 0);
     }
-    Result<Checkpoint> opened = Checkpoint::open(source_, {.memory = 64_MiB});
+    Result<Checkpoint> opened = Checkpoint::open(source_, {.use = {.memory = 64_MiB}});
     ASSERT_TRUE(opened.has_value()) << opened.error().message();
     checkpoint_ = std::make_unique<Checkpoint>(std::move(*opened));
   }
 
   Result<ExportResult> run(const ExportOptions& options = {}, const std::string& view = "source") {
     CKFS_TRY(const View opened, checkpoint_->view(view));
-    return export_view(*checkpoint_, opened, out_, options);
+    return export_view(opened, out_, options);
+  }
+  Result<ExportResult> run_with(const SerialOptions& options, const std::string& view = "source") {
+    CKFS_TRY(const View opened, checkpoint_->view(view));
+    return export_serial(opened, out_, options);
   }
 
   /// Makes a finished export of the view "source" what it was before exports had marks.
@@ -185,7 +190,7 @@ TEST_F(Exporter, TheIndexGetsItsNameAfterAllThatItLists) {
   for (int before = 0, reached = 1; reached != 0; ++before) {
     fs::remove_all(out_);
     FailingCalls calls(before);
-    const Result<ExportResult> killed = run({.jobs = 8, .system = calls.system()});
+    const Result<ExportResult> killed = run_with({.common = {.jobs = 8}, .system = calls.system()});
     reached = calls.failed ? 1 : 0;
     EXPECT_EQ(killed.has_value(), !calls.failed);
     if (fs::exists(index)) {
@@ -200,7 +205,8 @@ TEST_F(Exporter, ACallThatWasInterruptedIsNoStop) {
     fs::remove_all(out_);
     std::atomic<int> left = before;
     const Result<ExportResult> result =
-        run({.jobs = 2, .system = {.fault = [&] { return left.fetch_sub(1) == 0 ? EINTR : 0; }}});
+        run_with({.common = {.jobs = 2},
+                  .system = {.fault = [&] { return left.fetch_sub(1) == 0 ? EINTR : 0; }}});
     reached = left < 0 ? 1 : 0;
     if (result) {
       EXPECT_EQ(exported(), expected()) << before;
@@ -231,7 +237,7 @@ TEST_F(Exporter, AFinishedExportIsTheFilesOfTheViewAlone) {
   struct stat status;
   ASSERT_EQ(::stat(out_.c_str(), &status), 0);
   EXPECT_EQ(status.st_mtim.tv_sec, checkpoint_->mtime());
-  const Result<ExportResult> again = run({.system = {.fault = [] { return EIO; }}});
+  const Result<ExportResult> again = run_with({.system = {.fault = [] { return EIO; }}});
   ASSERT_TRUE(again.has_value()) << "nothing is changed: " << again.error().message();
   EXPECT_EQ(again->files, 0u);
   EXPECT_EQ(again->files_kept, 5u);
@@ -242,7 +248,7 @@ TEST_F(Exporter, KnowsAFinishedExportThatWasMoved) {
   ASSERT_TRUE(run().has_value());
   fs::rename(out_, directory_ / "elsewhere");
   const View view = *checkpoint_->view("source");
-  const Result<ExportResult> again = export_view(*checkpoint_, view, directory_ / "elsewhere", {});
+  const Result<ExportResult> again = export_view(view, directory_ / "elsewhere", {});
   ASSERT_TRUE(again.has_value()) << again.error().message();
   EXPECT_EQ(again->files, 0u);
 }
@@ -267,18 +273,19 @@ TEST_F(Exporter, KnowsAFinishedExportByItsRecord) {
 
 TEST_F(Exporter, KeepsItsRecordWhereAFileSystemKeepsNoMarks) {
   const OutSystem without{.keeps_marks = false};
-  ASSERT_TRUE(run({.system = without}).has_value());
+  ASSERT_TRUE(run_with({.system = without}).has_value());
   EXPECT_EQ(exported(), expected());
   EXPECT_EQ(std::distance(fs::directory_iterator(out_ / kExportFolder), {}), 1) << "the record";
-  const Result<ExportResult> again = run({.system = without});
+  const Result<ExportResult> again = run_with({.system = without});
   ASSERT_TRUE(again.has_value()) << again.error().message();
   EXPECT_EQ(again->files, 0u);
   EXPECT_EQ(again->files_kept, 5u);
-  const Result<ExportResult> refused = run({.system = without}, "fp32-consolidated");
+  const Result<ExportResult> refused = run_with({.system = without}, "fp32-consolidated");
   ASSERT_FALSE(refused.has_value());
   EXPECT_THAT(refused.error().message(), HasSubstr("holds a finished export of source"));
   EXPECT_EQ(exported(), expected());
-  const Result<ExportResult> other = run({.force = true, .system = without}, "fp32-consolidated");
+  const Result<ExportResult> other =
+      run_with({.common = {.force = true}, .system = without}, "fp32-consolidated");
   ASSERT_TRUE(other.has_value()) << other.error().message();
   EXPECT_EQ(other->replaced, "a finished export of source");
   EXPECT_EQ(exported(), expected("fp32-consolidated"));
@@ -360,7 +367,7 @@ TEST_F(Exporter, AReplacementThatEndsAnywhereCanBeRunAgain) {
     fs::remove_all(out_);
     ASSERT_TRUE(run().has_value());
     FailingCalls calls(before);
-    (void)run({.force = true, .system = calls.system()}, "fp32-consolidated");
+    (void)run_with({.common = {.force = true}, .system = calls.system()}, "fp32-consolidated");
     reached = calls.failed ? 1 : 0;
     const Result<ExportResult> again = run({.force = true}, "fp32-consolidated");
     ASSERT_TRUE(again.has_value()) << again.error().message();
@@ -379,7 +386,8 @@ TEST_F(Exporter, AStartOverThatEndsAnywhereLeavesNoIndexOverLess) {
     const auto old = exported();
     write_source(1000, 2);
     FailingCalls calls(before);
-    const Result<ExportResult> killed = run({.force = true, .system = calls.system()});
+    const Result<ExportResult> killed =
+        run_with({.common = {.force = true}, .system = calls.system()});
     reached = calls.failed ? 1 : 0;
     EXPECT_EQ(killed.has_value(), !calls.failed);
     if (fs::exists(index)) {
@@ -434,14 +442,14 @@ TEST_F(Exporter, RefusesToWriteIntoTheSource) {
   fs::create_directory_symlink(source_, directory_ / "link");
   for (const fs::path& out :
        {source_, source_ / "out", directory_ / "link" / "out", directory_ / "out" / ".." / "src"}) {
-    const Result<ExportResult> refused = export_view(*checkpoint_, view, out, {});
+    const Result<ExportResult> refused = export_view(view, out, {});
     ASSERT_FALSE(refused.has_value()) << out;
     EXPECT_EQ(refused.error().code(), ErrorCode::InvalidArgument);
     EXPECT_THAT(refused.error().message(), HasSubstr("lies inside the source"));
   }
   EXPECT_FALSE(fs::exists(source_ / "out"));
   // A name that merely begins like the source's is another directory.
-  EXPECT_TRUE(export_view(*checkpoint_, view, directory_ / "src-out", {}).has_value());
+  EXPECT_TRUE(export_view(view, directory_ / "src-out", {}).has_value());
 }
 
 TEST_F(Exporter, AStoppedRunLeavesNoFinishedNameUnfinished) {
@@ -593,6 +601,13 @@ TEST_F(Exporter, ReportsProgressUpToTheTotal) {
   for (const auto& [path, bytes] : expected()) total += bytes.size();
   EXPECT_EQ(last, total);
   EXPECT_EQ(last_total, total);
+}
+
+TEST_F(Exporter, IsNotUsedByAForkedChild) {
+  const View view = checkpoint_->view("source").value();
+  EXPECT_THAT(message_in_child([&] { return export_view(view, out_).error().message(); }),
+              testing::HasSubstr("(open it again after a fork)"));
+  EXPECT_FALSE(fs::exists(out_));
 }
 
 TEST_F(Exporter, RefusesAnOutThatIsAFile) {

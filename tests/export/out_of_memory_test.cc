@@ -72,7 +72,7 @@ TEST_P(ExportOutOfMemory, LeavesNothingWrongAndGoesOn) {
 
   const TemporaryDirectory directory;
   const fs::path out = directory / "out";
-  const auto run = [&] { return export_view(*checkpoint, *view, out, {.jobs = 1}); };
+  const auto run = [&] { return export_view(*view, out, {.jobs = 1}); };
   const long allocations = failing_heap::fail_each(
       [&] {
         const auto done = run();

@@ -59,7 +59,7 @@ class RankExport : public testing::Test {
   void SetUp() override {
     write_source(1);
     open();
-    const Result<ExportResult> serial = export_view(*checkpoint_, *view_, serial_, {});
+    const Result<ExportResult> serial = export_view(*view_, serial_, {});
     ASSERT_TRUE(serial.has_value()) << serial.error().message();
     expected_ = tree(serial_);
   }
@@ -80,7 +80,8 @@ class RankExport : public testing::Test {
   }
 
   void open(const std::string& view = kView) {
-    Result<Checkpoint> opened = Checkpoint::open(source_, {.memory = 64_MiB, .threads = 1});
+    Result<Checkpoint> opened =
+        Checkpoint::open(source_, {.use = {.memory = 64_MiB, .threads = 1}});
     ASSERT_TRUE(opened.has_value()) << opened.error().message();
     checkpoint_ = std::make_unique<Checkpoint>(std::move(*opened));
     Result<View> found = checkpoint_->view(view);
@@ -91,7 +92,7 @@ class RankExport : public testing::Test {
   Result<RankResult> run(unsigned rank, unsigned world, RankOptions options = {}) const {
     options.rank = rank;
     options.world = world;
-    return export_rank(*checkpoint_, *view_, out_, options);
+    return export_rank(*view_, out_, options);
   }
 
   const TemporaryDirectory directory_{fs::exists("/dev/shm") ? "/dev/shm" : "/tmp"};
@@ -122,7 +123,7 @@ TEST_F(RankExport, MakesADirectoryOfAnIndexAlone) {
   write_source(1);
   open();
   fs::remove_all(serial_);
-  ASSERT_TRUE(export_view(*checkpoint_, *view_, serial_, {}));
+  ASSERT_TRUE(export_view(*view_, serial_, {}));
   for (const Split split : {Split::Ranges, Split::Files}) {
     fs::remove_all(out_);
     ASSERT_TRUE(run(0, 2, {.split = split}));
@@ -144,7 +145,7 @@ TEST_F(RankExport, FoldersWithWeightsOfTheirOwnAreSplitToo) {
   directory_.write("src/2_Dense/config.json", R"({"in_features": 2})");
   open("bf16-safetensors");
   fs::remove_all(serial_);
-  ASSERT_TRUE(export_view(*checkpoint_, *view_, serial_, {}).has_value());
+  ASSERT_TRUE(export_view(*view_, serial_, {}).has_value());
   for (unsigned rank : {0U, 1U, 2U}) ASSERT_TRUE(run(rank, 3).has_value());
   EXPECT_EQ(tree(out_), tree(serial_));
 }
@@ -163,7 +164,7 @@ TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
       if (calls++ == before) {
         reached = true;
         // Before this rank is complete it finishes nothing.
-        (void)finish_export(*checkpoint_, *view_, out_, {});
+        (void)finish_export(*view_, out_, {});
       }
       return 0;
     }};
@@ -202,7 +203,7 @@ TEST_F(RankExport, AnotherMayFinishWhileACompleteRankIsRunAgain) {
       const OutSystem system{.fault = [&] {
         if (calls++ == before) {
           reached = true;
-          EXPECT_TRUE(finish_export(*checkpoint_, *view_, out_, {}).has_value());
+          EXPECT_TRUE(finish_export(*view_, out_, {}).has_value());
         }
         return 0;
       }};
@@ -223,8 +224,8 @@ TEST_F(RankExport, AFinishedExportThatLostAFileSaysSo) {
   };
   const auto lost = HasSubstr("\"tokenizer.json\" is gone or changed");
   EXPECT_THAT(message(run(0, 2)), lost);
-  EXPECT_THAT(message(finish_export(*checkpoint_, *view_, out_)), lost);
-  ASSERT_TRUE(export_view(*checkpoint_, *view_, out_, {}).has_value());
+  EXPECT_THAT(message(finish_export(*view_, out_)), lost);
+  ASSERT_TRUE(export_view(*view_, out_, {}).has_value());
   EXPECT_TRUE(run(0, 2).has_value());
   EXPECT_EQ(tree(out_), expected_);
 }
@@ -235,9 +236,9 @@ TEST_F(RankExport, WhoeverComesAfterwardsHasNothingToDo) {
   ASSERT_TRUE(again.has_value());
   EXPECT_TRUE(again->finished);
   EXPECT_EQ(again->bytes, 0U);
-  EXPECT_TRUE(finish_export(*checkpoint_, *view_, out_).has_value());
+  EXPECT_TRUE(finish_export(*view_, out_).has_value());
   EXPECT_EQ(tree(out_), expected_);
-  const auto serial = export_view(*checkpoint_, *view_, out_, {});
+  const auto serial = export_view(*view_, out_, {});
   ASSERT_TRUE(serial.has_value()) << serial.error().message();
   EXPECT_EQ(serial->files, 0U);
 }
@@ -250,11 +251,11 @@ TEST_F(RankExport, KeepsTheRecordWhereAFileSystemKeepsNoMarks) {
   const auto again = run(0, 2, {.system = without});
   ASSERT_TRUE(again.has_value()) << again.error().message();
   EXPECT_TRUE(again->finished);
-  const auto serial = export_view(*checkpoint_, *view_, out_, {.system = without});
+  const auto serial = export_serial(*view_, out_, {.system = without});
   ASSERT_TRUE(serial.has_value()) << serial.error().message();
   EXPECT_EQ(serial->files, 0U);
   // A system that keeps them makes a mark of it.
-  ASSERT_TRUE(export_view(*checkpoint_, *view_, out_, {}).has_value());
+  ASSERT_TRUE(export_view(*view_, out_, {}).has_value());
   EXPECT_EQ(tree(out_), expected_);
 }
 
@@ -262,7 +263,7 @@ TEST_F(RankExport, NamesRanksThatAreMissing) {
   ASSERT_TRUE(run(1, 4).has_value());
   Killer killer{12};
   EXPECT_FALSE(run(2, 4, {.sync_step = 4096, .system = killer.system()}).has_value());
-  const auto finished = finish_export(*checkpoint_, *view_, out_);
+  const auto finished = finish_export(*view_, out_);
   ASSERT_FALSE(finished.has_value());
   EXPECT_THAT(
       finished.error().message(),
@@ -281,7 +282,7 @@ TEST_F(RankExport, RefusesAnotherFleetWithBothFacts) {
   ASSERT_FALSE(split.has_value());
   EXPECT_THAT(split.error().message(), HasSubstr("cut by ranges, not by files"));
 
-  const auto serial = export_view(*checkpoint_, *view_, out_, {});
+  const auto serial = export_view(*view_, out_, {});
   ASSERT_FALSE(serial.has_value());
   EXPECT_THAT(serial.error().message(), HasSubstr("several processes export here"));
 
@@ -299,7 +300,7 @@ TEST_F(RankExport, RefusesAnotherFleetWithBothFacts) {
   EXPECT_THAT(source.error().message(),
               HasSubstr(fmt::format("a source of fingerprint {}, not {:016x}", first,
                                     checkpoint_->fingerprint())));
-  const auto finished = finish_export(*checkpoint_, *view_, out_);
+  const auto finished = finish_export(*view_, out_);
   ASSERT_FALSE(finished.has_value());
   EXPECT_THAT(finished.error().message(), HasSubstr("fingerprint"));
 }

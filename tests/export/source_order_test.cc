@@ -60,9 +60,9 @@ class Source {
  public:
   explicit Source(const OrderCase& test, std::uint64_t memory = 64_MiB)
       : path(kData / test.source) {
-    OpenOptions options{.memory = memory, .threads = 2};
-    if (!test.config.empty()) options.config = kData / test.config;
-    options.family = test.family;
+    OpenOptions options{.use = {.memory = memory, .threads = 2}};
+    if (!test.config.empty()) options.choose.config = kData / test.config;
+    options.choose.family = test.family;
     Result<Checkpoint> opened = Checkpoint::open(path, options);
     EXPECT_TRUE(opened.has_value()) << opened.error().message();
     checkpoint = std::make_unique<Checkpoint>(std::move(*opened));
@@ -72,8 +72,8 @@ class Source {
   }
 
   std::uint64_t decoded() const { return checkpoint->statistics().decoded_bytes; }
-  Result<ExportResult> write(const fs::path& out, ExportOptions options = {}) const {
-    return export_view(*checkpoint, *view, out, options);
+  Result<ExportResult> write(const fs::path& out, const SerialOptions& options = {}) const {
+    return export_serial(*view, out, options);
   }
 
   fs::path path;
@@ -159,7 +159,8 @@ TEST_P(SourceOrders, TheBytesAreThoseOfTheOrderOfTheFiles) {
       const Source source(GetParam());
       OrderLimits limits = kTiny;
       limits.step = step;
-      const auto written = source.write(out_, {.jobs = jobs, .order = limits, .order_sync = 1});
+      const auto written =
+          source.write(out_, {.common = {.jobs = jobs}, .order = limits, .order_sync = 1});
       ASSERT_TRUE(written.has_value()) << written.error().message();
       EXPECT_EQ(written->files, source.view->files().size());
       EXPECT_EQ(texts_below(out_), expected);
@@ -172,7 +173,7 @@ TEST_P(SourceOrders, EachChunkIsDecodedOnce) {
   const Source source(GetParam());
   const View::Impl& view = impl_of(*source.view);
   const std::uint64_t chunks = decode_cost(view, 1_GiB, 0).chunks;
-  ASSERT_TRUE(source.write(out_, {.jobs = 2, .order = kTiny}).has_value());
+  ASSERT_TRUE(source.write(out_, {.common = {.jobs = 2}, .order = kTiny}).has_value());
   // The indexes of shards are read in the same way.
   const std::uint64_t indexes = 20 * view.definition->catalog->chunks().count();
   EXPECT_LE(source.decoded(), chunks + indexes);
@@ -188,19 +189,21 @@ std::vector<int> kills(int calls) {
 TEST_P(SourceOrders, GoesOnWhereItWasKilled) {
   const auto expected = this->expected();
   std::atomic<int> calls = 0;
-  const ExportOptions whole{
-      .jobs = 1, .order = kTiny, .order_sync = 1, .system = {.fault = [&] { return ++calls, 0; }}};
+  const SerialOptions whole{.common = {.jobs = 1},
+                            .order = kTiny,
+                            .order_sync = 1,
+                            .system = {.fault = [&] { return ++calls, 0; }}};
   ASSERT_TRUE(Source(GetParam()).write(out_, whole).has_value());
   for (const int last : kills(calls)) {
     fs::remove_all(out_);
     std::atomic<int> left = last;
-    ExportOptions killed = whole;
+    SerialOptions killed = whole;
     // Every change from a chosen one on fails: what is left of a process that was killed there.
     killed.system.fault = [&] { return left.fetch_sub(1) > 0 ? 0 : EIO; };
     const Source source(GetParam());
     const auto first = source.write(out_, killed);
     ASSERT_FALSE(first.has_value());
-    const auto again = source.write(out_, {.jobs = 2, .order = kTiny, .order_sync = 1});
+    const auto again = source.write(out_, {.common = {.jobs = 2}, .order = kTiny, .order_sync = 1});
     ASSERT_TRUE(again.has_value()) << again.error().message();
     ASSERT_EQ(texts_below(out_), expected) << "killed at call " << last;
   }
@@ -214,14 +217,15 @@ TEST_P(SourceOrders, GoesOnWhereItWasStopped) {
     fs::remove_all(out_);
     const Source source(GetParam());
     std::stop_source stop;
-    ExportOptions options{.jobs = 1, .stop = stop.get_token(), .order = kTiny, .order_sync = 1};
+    SerialOptions options{
+        .common = {.jobs = 1, .stop = stop.get_token()}, .order = kTiny, .order_sync = 1};
     std::uint64_t seen = 0;
-    options.progress = [&](std::uint64_t done, std::uint64_t) {
+    options.common.progress = [&](std::uint64_t done, std::uint64_t) {
       seen = done;
       if (done * 100 >= total * percent) stop.request_stop();
     };
     const auto first = source.write(out_, options);
-    const auto again = source.write(out_, {.jobs = 2, .order = kTiny, .order_sync = 1});
+    const auto again = source.write(out_, {.common = {.jobs = 2}, .order = kTiny, .order_sync = 1});
     ASSERT_TRUE(again.has_value()) << again.error().message();
     ASSERT_EQ(texts_below(out_), expected);
     if (first) continue;
@@ -272,8 +276,9 @@ TEST(SourceOrder, AFailureBeforeTheFirstByteLeavesNoPart) {
     int calls = 0;
     bool begun = false;
     const auto written = source.write(
-        out, {.jobs = 1,
-              .progress = [&](std::uint64_t done, std::uint64_t) { begun = begun || done > 0; },
+        out, {.common = {.jobs = 1,
+                         .progress = [&](std::uint64_t done,
+                                         std::uint64_t) { begun = begun || done > 0; }},
               .order = kTiny,
               .system = {.fault = [&] { return calls++ == last ? ENOSPC : 0; }}});
     if (begun || written) continue;  // a hint, or the probe failed
@@ -307,21 +312,21 @@ TEST(SourceOrder, OneThatIsStoppedKeepsNoDiskThatItHasNotWritten) {
   }
   const TemporaryDirectory directory;
   item.write(directory);
-  const auto opened = Checkpoint::open(directory.path(), {.memory = 64_MiB});
+  const auto opened = Checkpoint::open(directory.path(), {.use = {.memory = 64_MiB}});
   ASSERT_TRUE(opened) << opened.error().message();
   const auto view = opened->view("safetensors@max_shard=6MB");
   ASSERT_TRUE(view) << view.error().message();
   const TemporaryDirectory out;
   std::stop_source stop;
-  const auto written = export_view(*opened, *view, out / "out",
-                                   {.jobs = 1,
-                                    .stop = stop.get_token(),
-                                    .progress =
-                                        [&](std::uint64_t done, std::uint64_t) {
-                                          if (done > 2 * kWide) stop.request_stop();
-                                        },
-                                    .order = kTiny,
-                                    .order_sync = 1});
+  const auto written = export_serial(*view, out / "out",
+                                     {.common = {.jobs = 1,
+                                                 .stop = stop.get_token(),
+                                                 .progress =
+                                                     [&](std::uint64_t done, std::uint64_t) {
+                                                       if (done > 2 * kWide) stop.request_stop();
+                                                     }},
+                                      .order = kTiny,
+                                      .order_sync = 1});
   ASSERT_FALSE(written);
   std::size_t parts = 0;
   for (const auto& entry : fs::recursive_directory_iterator(out / "out")) {
@@ -367,7 +372,7 @@ TEST(SourceOrder, WritesAgainWhatSomebodyRemoved) {
   const OrderCase test = cases()[0];
   TemporaryDirectory directory;
   const Source source(test);
-  const ExportOptions options{.jobs = 2, .order = kTiny, .order_sync = 1};
+  const SerialOptions options{.common = {.jobs = 2}, .order = kTiny, .order_sync = 1};
   ASSERT_TRUE(source.write(directory / "out", options).has_value());
   const auto expected = texts_below(directory / "out");
   for (const auto& [path, text] : expected) {
@@ -388,8 +393,9 @@ TEST(SourceOrder, AFileSystemThatTakesNoOffsetsGetsFilesInOrder) {
   ASSERT_TRUE(source.write(directory / "files").has_value());
   std::atomic<int> calls = 0;
   // Making the directory is the first change, a file the second, the first write the third.
-  const ExportOptions options{
-      .jobs = 1, .order = kTiny, .system = {.fault = [&] { return ++calls == 3 ? ESPIPE : 0; }}};
+  const SerialOptions options{.common = {.jobs = 1},
+                              .order = kTiny,
+                              .system = {.fault = [&] { return ++calls == 3 ? ESPIPE : 0; }}};
   const auto written = source.write(directory / "out", options);
   ASSERT_TRUE(written.has_value()) << written.error().message();
   EXPECT_EQ(texts_below(directory / "out"), texts_below(directory / "files"));

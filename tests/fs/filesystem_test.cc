@@ -17,6 +17,7 @@
 #include <sys/stat.h>
 #include <thread>
 
+#include "api/inside.h"
 #include "api/open.h"
 #include "fs/inode_table.h"
 #include "support/temporary_directory.h"
@@ -116,7 +117,7 @@ TEST_F(FilesystemTest, RefusedNamesAreExplainedInTheControlDirectory) {
 
 TEST_F(FilesystemTest, AListedViewThatCannotBeShownIsExplained) {
   OpenOptions options;
-  options.recipes.push_back(
+  options.choose.recipes.push_back(
       {.file = "mine.json",
        .text = R"({"view": "mine", "rules": [{"take": "w", "give": "__metadata__"}]})"});
   Filesystem filesystem(open(source_.path(), options), {});
@@ -293,8 +294,8 @@ TEST_F(FilesystemTest, NoFileHasTheNumberOfSomethingElse) {
   EXPECT_FALSE(hold(top, ""));
   EXPECT_FALSE(hold(top, "bf16-safetensors"));
   for (std::size_t i = 0; i < view.files().size(); ++i) {
-    EXPECT_FALSE(hold(view.files()[i].inode, "")) << i;
-    EXPECT_FALSE(hold(view.files()[i].inode, "source")) << i;
+    EXPECT_FALSE(hold(file_inode(view, i), "")) << i;
+    EXPECT_FALSE(hold(file_inode(view, i), "source")) << i;
   }
   EXPECT_FALSE(hold(directory_inode("source/assets"), "source"));
 }

@@ -48,7 +48,7 @@ class Operations : public testing::Test {
     store_le(std::as_writable_bytes(std::span(file)), std::uint64_t{header.size()});
     directory_.write("model.safetensors", file + header + std::string(16, 'b'));
     directory_.write("config.json", R"({"torch_dtype":"bfloat16"})");
-    Result<Checkpoint> opened = Checkpoint::open(directory_.path(), {.memory = 64_MiB});
+    Result<Checkpoint> opened = Checkpoint::open(directory_.path(), {.use = {.memory = 64_MiB}});
     ASSERT_TRUE(opened.has_value()) << opened.error().message();
     filesystem_ = std::make_unique<Filesystem>(std::move(*opened), FilesystemOptions{});
     served_ = std::make_unique<Served>(

@@ -118,11 +118,14 @@ class Install(unittest.TestCase):
         run("cmake", "-S", ROOT / "tests/example", "-B", build, "-G", "Ninja",
             f"-DCMAKE_PREFIX_PATH={self.prefix}", "-DCMAKE_BUILD_TYPE=Release")
         run("cmake", "--build", build)
-        programs = [path for path in build.iterdir()
-                    if path.is_file() and os.access(path, os.X_OK)]
-        self.assertEqual(1, len(programs), programs)
-        told = run(programs[0], SOURCE).decode()
+        told = run(build / "ckfs-example", SOURCE).decode()
         self.assertIn("bf16-safetensors", told)
+        copy = self.work / "copy"
+        sums = run(build / "ckfs-copy", SOURCE, "bf16-safetensors", copy).decode()
+        self.assertEqual(len([path for path in copy.rglob("*") if path.is_file()]),
+                         len(sums.splitlines()))
+        subprocess.run(["sha256sum", "--check", "--strict", "--quiet"], input=sums.encode(),
+                       cwd=copy, check=True)
 
     def test_headers_of_the_library_name_no_path_of_this_tree(self):
         for path in self.prefix.rglob("*.cmake"):
@@ -150,6 +153,16 @@ class Layers(unittest.TestCase):
             self.assertEqual(1, done.returncode)
             self.assertEqual(['src/base/bad.cc:2: "engine/engine.h": base may include only base'],
                              done.stdout.splitlines())
+            (tree / "src/base/bad.cc").unlink()
+            for folder in ("api", "cli"):
+                (tree / "src" / folder).mkdir()
+                (tree / f"src/{folder}/some.cc").write_text('#include "api/checkpoint_impl.h"\n')
+            done = subprocess.run([sys.executable, tree / "tests/lint/layers"],
+                                  stdout=subprocess.PIPE, text=True)
+            self.assertEqual(1, done.returncode)
+            self.assertEqual(
+                ['src/cli/some.cc:1: "api/checkpoint_impl.h": only api itself includes it'],
+                done.stdout.splitlines())
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@
 #include <string>
 
 #include <ckfs/checkpoint.h>
-
-#include "base/error.h"
+#include <ckfs/error.h>
 
 namespace ckfs {
 
@@ -17,14 +16,11 @@ namespace ckfs {
 std::uint64_t automatic_memory();
 
 /// Sets one of "tag", "key", "item", "step", "config", "recipe" (a file, one more), "family",
-/// "strict", "memory", "spill", "spill_size", "io", "threads", "tile_bytes", "endpoint_url",
-/// "header_file", "connections", "timeout", "cache_dir", "cache_size"; of "anonymous",
-/// "requester_pays", "offline" the value is "1" or "0". False: there is no such option. Errors:
-/// InvalidArgument (the value), those of reading a recipe.
+/// "strict", "memory", "spill", "spill_size", "io", "threads", "endpoint_url", "header_file",
+/// "connections", "timeout", "cache_dir", "cache_size"; of "anonymous", "requester_pays", "offline"
+/// the value is "1" or "0". False: there is no such option. Errors: InvalidArgument (the value),
+/// those of reading a recipe.
 Result<bool> set_open_option(OpenOptions& options, const std::string& name,
                              const std::string& value);
-
-/// A whole decimal number. Errors: InvalidArgument, naming `thing`.
-Result<std::uint64_t> parse_number(const std::string& thing, const std::string& text);
 
 }  // namespace ckfs

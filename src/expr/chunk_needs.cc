@@ -1,7 +1,7 @@
 // A box is halved along the loop that reaches farthest until what is left of it lies in one chunk,
 // or can be halved no more. So chunks that a box steps over are not among its needs, and a grid of
 // thousands of them is not looked at element by element.
-#include "api/chunk_needs.h"
+#include "expr/chunk_needs.h"
 
 #include <algorithm>
 #include <cstdlib>

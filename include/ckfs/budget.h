@@ -21,13 +21,15 @@ class Budget {
  public:
   /// `memory`: bytes for all of its checkpoints, without their catalogs. `for_servers` of them are
   /// set apart for sources that are on other machines, which cannot give theirs back while they are
-  /// open: each takes between 16 and 256 MiB (a quarter of `memory` where that lies between). 0:
-  /// such a source is not opened. Errors: InvalidArgument: less than 64 MiB are left for the rest.
+  /// open: each takes a quarter of `memory`, but between 16 and 256 MiB, or what others have left.
+  /// 0: such a source is not opened. Errors: InvalidArgument (less than 64 MiB are left for the
+  /// rest; `for_servers` is less than one source takes).
   static Result<Budget> create(std::uint64_t memory, std::uint64_t for_servers = 0);
 
   /// As create() got it.
   std::uint64_t memory() const;
-  /// Bytes in use now, or kept for reuse; and the most that ever were.
+  /// Bytes in use now, or kept for reuse, but for those that servers have; and the most that ever
+  /// were.
   std::uint64_t held() const;
   std::uint64_t peak() const;
 

@@ -133,7 +133,8 @@ Result<VerifyResult> verify_copy(const View& view, const std::filesystem::path& 
 
 /// Compares the files of `view` with `digests` of a copy, as parse_digests() gives them. `name` is
 /// what messages call the list. Of the options, `sample` is 1, and `resume` keeps the digests of
-/// the view that are computed. Errors: those of digest_view(); InvalidArgument (a sample).
+/// the view that are computed. Errors: those of digest_view(); InvalidArgument (a sample; a file
+/// without a sum, or with two different sums of one kind).
 Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDigest>& digests,
                                     const std::string& name, const VerifyOptions& options = {});
 

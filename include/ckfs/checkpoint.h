@@ -300,9 +300,10 @@ class ViewFile {
   /// error the content of `out` is undefined.
   Result<std::size_t> read(std::uint64_t offset, std::span<std::byte> out);
   /// The same, without a copy where possible. The results that a program keeps hold memory of the
-  /// budget, up to a quarter of Resources::memory (each counts as its size, rounded up to whole
-  /// MiB). Results beyond that are copies in the program's own heap, so reading never waits for
-  /// results that are kept. OutOfMemory, with the number of bytes, where the heap has no room.
+  /// budget, up to a quarter of it for all of its checkpoints (each counts as its size, rounded up
+  /// to whole MiB). Results beyond that are copies in the program's own heap, so reading never
+  /// waits for results that are kept. OutOfMemory, with the number of bytes, where the heap has no
+  /// room.
   Result<Bytes> read(std::uint64_t offset, std::size_t size);
 
   class Impl;
@@ -406,9 +407,9 @@ class Checkpoint {
  public:
   /// `source`: a directory, a file, a hub cache entry, or a location (hf://ORG/NAME[@REVISION],
   /// https://HOST/PATH, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX), for which the program ckfs-fetcher
-  /// must be installed. Errors: NotFound, Corrupt, Unsupported,
-  /// Io, Stale: one line that names the file and the fact, also for a recipe that is wrong or does
-  /// not fit the source. InvalidArgument (an option), OutOfMemory.
+  /// must be installed. Errors: NotFound, Corrupt, Unsupported, Io, Stale: one line that names the
+  /// file and the fact, also for a recipe that is wrong or does not fit the source. InvalidArgument
+  /// (an option; the budget of a process that forked this one), OutOfMemory, Stopped.
   static Result<Checkpoint> open(const std::filesystem::path& source,
                                  const OpenOptions& options = {});
 

@@ -1,4 +1,5 @@
-// Writes a view as a directory on disk: `ckfs export` as a function. Needs no mount.
+// Writes a view as a directory on disk: `ckfs export` as a function. Needs no mount. Where errors
+// name a remedy, they name the program's option ("--force"), which the member of that name is.
 //
 //   auto written = ckfs::export_view(*view, "out", {.jobs = 4});
 #pragma once
@@ -15,7 +16,7 @@
 namespace ckfs {
 
 struct ExportOptions {
-  /// Files written at a time; 0: one for each CPU.
+  /// Files, or pieces of files, written at a time; 0: one for each CPU.
   unsigned jobs = 0;
   /// Replaces an export of another view or source in OUT. Writes beside files that no export wrote:
   /// those with the name of a file of the view are replaced, the others stay. Ignores a record that

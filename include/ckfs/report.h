@@ -25,6 +25,7 @@ enum class InspectDetail : std::uint8_t {
 
 /// `ckfs inspect`: what the checkpoint is, which views it can give and how large they are, which
 /// not and why, and what to type next. `source` is how the user named it. JSON has all details.
+/// Empty in a child that was forked since the checkpoint was opened.
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
                            ReportFormat format, InspectDetail detail = InspectDetail::Brief);
 
@@ -45,7 +46,7 @@ Result<std::string> list_report(const Checkpoint& checkpoint, std::string_view w
 
 /// What reading a view takes: bytes on other machines that a reader of all files of the view needs,
 /// each counted once; 0: all is on this machine. Of a stored array that is shown in part, all
-/// counts; what a disk cache has counts, too.
+/// counts; what a disk cache has counts, too. 0 in a forked child.
 std::uint64_t bytes_elsewhere(const View& view);
 
 }  // namespace ckfs

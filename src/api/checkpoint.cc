@@ -274,7 +274,7 @@ Result<Checkpoint> open_prepared(const std::filesystem::path& source, const Open
                                  std::unique_ptr<SourceFiles> files, const TestOptions& tests) {
   const SourceChoice& choose = options.choose;
   const Resources& use = options.use;
-  if (use.memory < kMinMemory) {
+  if (!use.budget && use.memory < kMinMemory) {
     return fail(ErrorCode::InvalidArgument, "memory: {} < {}", size_text(use.memory),
                 size_text(kMinMemory));
   }
@@ -660,6 +660,11 @@ Result<std::shared_ptr<const std::uint64_t>> Budget::Impl::take_for_server() {
 }
 
 Result<Budget> Budget::create(std::uint64_t memory, std::uint64_t for_servers) {
+  if (for_servers > 0 && for_servers < kLeastFetching) {
+    return fail(ErrorCode::InvalidArgument,
+                "budget: {} for servers, and a source on another machine takes at least {}",
+                size_text(for_servers), size_text(kLeastFetching));
+  }
   if (memory < kMinMemory || memory - kMinMemory < for_servers) {
     return fail(ErrorCode::InvalidArgument, "budget: {} of {} for servers leave less than {}",
                 size_text(for_servers), size_text(memory), size_text(kMinMemory));

@@ -40,7 +40,7 @@ struct TestOptions {
 Result<Checkpoint> open_prepared(const std::filesystem::path& source, const OpenOptions& options,
                                  std::unique_ptr<SourceFiles> files, const TestOptions& tests = {});
 
-/// Checkpoint::open() with them. Errors: the same.
+/// Checkpoint::open() with what only the program and tests choose. Errors: the same.
 Result<Checkpoint> open_for_tests(const std::filesystem::path& source, const OpenOptions& options,
                                   const TestOptions& tests);
 

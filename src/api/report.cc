@@ -676,6 +676,7 @@ Json view_files(const View& view) {
 
 std::string inspect_report(const Checkpoint& checkpoint, std::string_view source,
                            ReportFormat format, InspectDetail detail) {
+  if (!impl_of(checkpoint).check_process()) return {};
   return format == ReportFormat::Json ? inspect_json(checkpoint, source)
                                       : inspect_text(checkpoint, source, detail);
 }

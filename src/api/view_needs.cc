@@ -55,6 +55,7 @@ class Needs {
 
 std::uint64_t bytes_elsewhere(const View& view) {
   const View::Impl& impl = impl_of(view);
+  if (!impl.checkpoint->check_process()) return 0;
   const SourceFiles& sources = *impl.checkpoint->files;
   bool is_far = false;
   for (std::size_t i = 0; i < sources.count() && !is_far; ++i) {

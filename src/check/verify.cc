@@ -443,17 +443,27 @@ Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDige
   Differences differences;
   VerifyResult result;
   std::vector<std::size_t> numbers;
-  std::map<std::string_view, const FileDigest*> wanted;
+  std::map<std::string_view, std::map<Algorithm, std::string>> wanted;
   std::set<Algorithm> algorithms;
   for (const FileDigest& digest : digests) {
+    if (digest.sums.empty()) {
+      return fail(ErrorCode::InvalidArgument, "{}: {}: no sum that can be checked", name,
+                  digest.path);
+    }
     const auto file = files.find(digest.path);
     if (!file) {
       differences.add(digest.path, 0, "extra file, not in the view");
       continue;
     }
-    numbers.push_back(*file);
-    wanted[digest.path] = &digest;
-    for (const auto& [algorithm, sum] : digest.sums) algorithms.insert(algorithm);
+    const auto [sums, is_first] = wanted.try_emplace(digest.path);
+    if (is_first) numbers.push_back(*file);
+    for (const auto& [algorithm, sum] : digest.sums) {
+      if (sums->second.try_emplace(algorithm, sum).first->second != sum) {
+        return fail(ErrorCode::InvalidArgument, "{}: {}: two different sums {}", name, digest.path,
+                    ckfs::name(algorithm));
+      }
+      algorithms.insert(algorithm);
+    }
   }
   for (const FileInfo& info : files) {
     if (!wanted.contains(info.path)) differences.add(std::string(info.path), 0, "is missing");
@@ -476,7 +486,7 @@ Result<VerifyResult> verify_digests(const View& view, const std::vector<FileDige
     const std::uint64_t size = files[*files.find(made.path)].size;
     result.bytes += size;
     if (journal && journal->find(made.path)) result.bytes_kept += size;
-    for (const auto& [algorithm, sum] : wanted.at(made.path)->sums) {
+    for (const auto& [algorithm, sum] : wanted.at(made.path)) {
       const std::string& here = made.sums.at(algorithm);
       if (here == sum) continue;
       differences.add(

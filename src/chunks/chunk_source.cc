@@ -267,6 +267,10 @@ bool ChunkSource::add_spill(std::shared_ptr<Spill> spill, bool whole) {
   return impl_->decoded_.add_spill(std::move(spill), whole);
 }
 
+void ChunkSource::remove_spill() {
+  impl_->decoded_.remove_spill();
+}
+
 void ChunkSource::forget(std::span<const FileId> chunks) {
   impl_->decoded_.forget(chunks);
 }

@@ -45,6 +45,8 @@ class ChunkSource final : public ByteSource {
 
   /// DecodedChunks::add_spill().
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
+  /// DecodedChunks::remove_spill().
+  void remove_spill();
   /// DecodedChunks::forget().
   void forget(std::span<const FileId> chunks);
   /// Bytes that the spill may take; 0 without a spill.

@@ -743,6 +743,12 @@ bool DecodedChunks::add_spill(std::shared_ptr<Spill> spill, bool whole) {
   return true;
 }
 
+void DecodedChunks::remove_spill() {
+  const MutexLock lock(mutex_);
+  whole_ = false;
+  spill_ = nullptr;
+}
+
 std::shared_ptr<Spill> DecodedChunks::spill() const {
   const MutexLock lock(mutex_);
   return spill_;

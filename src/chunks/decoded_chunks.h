@@ -79,6 +79,8 @@ class DecodedChunks {
   /// needed, so it is decoded to its end when it is begun, if the spill has room for it and its
   /// codecs allow no jumps.
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
+  /// Goes on without the spill. What it holds is decoded again.
+  void remove_spill();
   std::shared_ptr<Spill> spill() const;
 
   /// Evicts the present blocks (into the spill, if there is one; that stays) and the decoders that

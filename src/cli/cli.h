@@ -92,9 +92,8 @@ OpenOptions open_options(const CommonOptions& options);
 Result<Checkpoint> open_source(const std::string& source, const CommonOptions& options);
 
 /// One of the common options by name: those of set_open_option(), "log_level", "log_file",
-/// "tile_bytes". The one
-/// parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument, and those of reading a
-/// recipe.
+/// "tile_bytes". The one parser for `--memory 1GiB` and `-o memory=1GiB`. Errors: InvalidArgument,
+/// and those of reading a recipe.
 Result<void> set_common(CommonOptions& options, const std::string& name, const std::string& value);
 
 /// Those of the common options that take no value on a command line.

@@ -9,19 +9,23 @@
 
 namespace ckfs {
 
-void keep_decoded_chunks(const View& view, const OutDirectory& out, std::uint64_t spare) {
-  ChunkSource* const chunks = chunk_source_of(view);
-  if (chunks == nullptr || chunks->spill_limit() > 0) return;
+DecodeSpill::DecodeSpill(const View& view, const OutDirectory& out, std::uint64_t spare)
+    : chunks_(chunk_source_of(view)) {
+  if (chunks_ == nullptr || chunks_->spill_limit() > 0) return;
   if (spare < DecodedChunks::kBlock) return;  // 0 would mean without a limit
   Result<UniqueFd> file = out.open_nameless(std::string(kRecordName));
   if (!file) {
     spdlog::info("{} (what --memory has no room for is decoded again)", file.error().message());
     return;
   }
-  chunks->add_spill(
+  auto spill =
       std::make_shared<Spill>(SpillFile::adopt(out.name() + " (decoded chunks)", *std::move(file)),
-                              DecodedChunks::kBlock, spare),
-      true);
+                              DecodedChunks::kBlock, spare);
+  if (chunks_->add_spill(spill, true)) spill_ = std::move(spill);
+}
+
+DecodeSpill::~DecodeSpill() {
+  if (spill_ != nullptr) chunks_->remove_spill();
 }
 
 }  // namespace ckfs

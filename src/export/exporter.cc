@@ -581,7 +581,8 @@ Result<ExportResult> export_serial(const View& view, const std::filesystem::path
   // The new view may have a file of such a name.
   if (replaces) directory.remove_empty_parents(stale);
   CKFS_TRY_VOID(directory.make_parents(std::string(kRecordName)));
-  if (!order.empty()) keep_decoded_chunks(view, directory, run.spare_bytes() / 8 * 7);
+  std::optional<DecodeSpill> spill;
+  if (!order.empty()) spill.emplace(view, directory, run.spare_bytes() / 8 * 7);
   CKFS_TRY(ExportResult result, run.write(files));
   if (const ChunkSource* const chunks = chunk_source_of(view)) {
     const ChunkStatistics statistics = chunks->statistics();

@@ -265,8 +265,4 @@ std::optional<std::vector<std::int64_t>> Pickle::integers(NodeId id) const {
   return values;
 }
 
-std::size_t Pickle::memory() const {
-  return tree_->nodes.capacity() * sizeof(Node) + tree_->words.capacity() * sizeof(std::uint32_t);
-}
-
 }  // namespace ckfs

@@ -4,7 +4,8 @@
 // would need more: an object with both elements and pairs.)
 //
 // Nodes are numbers in arenas: reading, holding and freeing a pickle never recurses, objects may
-// contain themselves, and memory is bounded by the size of the pickle (kPickleBase, kPickleFactor).
+// contain themselves, and memory is bounded by the size of the pickle (kPickleBase, kPickleFactor;
+// and as much again as the pickle's bytes for what a model of read_alike() and its traces keep).
 #pragma once
 
 #include <array>
@@ -154,14 +155,12 @@ class Pickle {
 
   /// All nodes but small integers have ids below this; those made first have the lower ids.
   NodeId node_count() const { return static_cast<NodeId>(tree_->nodes.size()); }
-  /// Bytes held.
-  std::size_t memory() const;
 
  private:
   friend class PickleReader;
   friend std::optional<Pickle> read_alike(const Pickle& model, std::span<const std::byte> bytes);
 
-  // 12 bytes a node; what does not fit is a record in words_.
+  // 12 bytes a node; what does not fit is a record in Tree::words.
   struct Node {
     NodeKind kind = NodeKind::None;
     std::uint8_t flag = 0;
@@ -221,10 +220,11 @@ Result<Pickle> parse_model_pickle(std::span<const std::byte> bytes, std::string_
 
 /// A pickle of the same instructions as `model`, of parse_model_pickle(), except for the values
 /// of integers of at most 8 bytes and of texts; nullopt: it is not one, or it changes too many to
-/// be worth it. It equals what parse_pickle() makes of it, with the model's numbers of nodes and a
-/// budget of its own. Its cost is a comparison of bytes, its memory that of the changes: it shares
-/// the model's nodes, and the bytes of both must outlive it. (Never alike: pickles with frames, or
-/// with names of globals that are texts. torch.save writes neither.)
+/// be worth it. It equals what parse_pickle() makes of it, with the model's numbers of nodes and
+/// limits of memory, and a budget of its own. Its cost is a comparison of bytes, its memory that of
+/// the changes: it shares the model's nodes, and the bytes of both must outlive it. (Pickles with
+/// frames, or with names of globals that are texts, are alike only if they are the same. torch.save
+/// writes neither.)
 std::optional<Pickle> read_alike(const Pickle& model, std::span<const std::byte> bytes);
 
 }  // namespace ckfs

@@ -213,9 +213,9 @@ void BufferPool::reclaim(Tier tier, std::uint64_t capacity, Demand demand) {
         const MutexLock lock(mutex_);
         const auto& functions = reclaims_[of];  // others may come and go
         if (asked >= functions.size()) return;
-        if (asked == 0 && functions.size() > 1) first = next_reclaim_++;
         bytes = missing(of);
         if (bytes == 0) return;
+        if (asked == 0 && functions.size() > 1) first = next_reclaim_[of]++;
         function = functions[(first + asked) % functions.size()];
       }
       function->run(bytes, demand);

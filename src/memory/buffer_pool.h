@@ -200,7 +200,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
   std::array<std::uint64_t, kTiers> shares_{};  // what only that tier can take
   mutable Mutex mutex_;
   std::array<std::vector<std::shared_ptr<Registered>>, kTiers> reclaims_ CKFS_GUARDED_BY(mutex_);
-  std::size_t next_reclaim_ CKFS_GUARDED_BY(mutex_) = 0;  // that is asked first
+  std::array<std::size_t, kTiers> next_reclaim_ CKFS_GUARDED_BY(mutex_){};  // that is asked first
   CondVar returned_;
   std::map<std::size_t, std::vector<std::byte*>> kept_ CKFS_GUARDED_BY(mutex_);  // by capacity
   std::uint64_t kept_bytes_ CKFS_GUARDED_BY(mutex_) = 0;

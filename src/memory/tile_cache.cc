@@ -237,6 +237,14 @@ void TileCache::reclaim(std::uint64_t bytes, BufferPool::Demand demand) noexcept
   std::uint64_t freed = 0;
   MutexLock lock(mutex_);
   for (Ages* ages : {&ages_, &maxima_}) {
+    if (ages == &maxima_) {
+      if (demand == BufferPool::Demand::Spare) return;
+      // The waiting thread asks again as others give back, so none go before they can help.
+      std::uint64_t maxima = 0;
+      for (const TileKey& key : maxima_)
+        maxima += entries_.find(key)->second.tile->buffer.counted();
+      if (freed + maxima < bytes) return;
+    }
     for (auto age = ages->begin(); age != ages->end() && freed < bytes;) {
       const auto found = entries_.find(*age++);
       // One reference is the entry's own: no thread reads the tile.

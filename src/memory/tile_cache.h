@@ -1,8 +1,9 @@
 // Computed bytes that several requests share: tiles of gathered tensors, pieces ahead of readers,
 // rendered text. Each is computed once however many threads ask (single-flight), as long as there
 // is memory to keep it. All live within one BufferPool. Eviction takes the least recently used
-// entry that no thread reads; maxima (Kind::Maximum) after all others, because each is a few bytes
-// that cost a pass over whole tensors. An entry that was computed ahead and not asked for yet is
+// entry that no thread reads; maxima (Kind::Maximum) after all others, and only for a thread that
+// waits and gets enough by it, because each is a few bytes that cost a pass over whole tensors. An
+// entry that was computed ahead and not asked for yet is
 // evicted only when a thread waits for memory, never for more work ahead. When a tile (Kind::Tile)
 // is evicted that took longer to compute than a disk takes to read it, it goes into the store, if
 // there is one, and comes back from there. Retired tiles (retire()) and tiles dropped by clear()

@@ -80,7 +80,7 @@ struct Groups {
 /// Maxima, scales and codes of many groups in one pass. codes: one byte each (Mxfp8) or two a byte,
 /// the first in the low half (Nf4: in the high one); scales: the stored bits, of one byte each
 /// (Mxfp4, Mxfp8, Nvfp4), of the values' dtype (Int4) or of F32 (Nf4). Either may be nullptr.
-/// A scale that is a NaN has any bits of a NaN.
+/// A scale in F32 that is a NaN has any bits of a NaN.
 using QuantizeGroupsKernel = void (*)(const std::byte* in, const Groups& groups, std::byte* codes,
                                       std::byte* scales);
 /// For BF16, F16, F32; else nullptr.

@@ -505,6 +505,9 @@ class Scaler<GroupForm::Int4, kFrom> {
   Scales operator()(typename Lane<kFrom>::Codes tops) const {
     Floats scale = lane_.rounded(lane_.widen(tops) / 7.5F);
     scale = scale == 0 ? Floats{} + ckfs::quantize::kEps<kFrom> : scale;
+    // As any NaN is rounded to 16 bits.
+    if constexpr (kFrom != DType::F32)
+      scale = scale == scale ? scale : Floats{} + __builtin_nanf("");
     return {scale, lane_.narrowed(scale)};
   }
 

@@ -33,7 +33,8 @@ class Shared {
   }
 
   Checkpoint opened(const Budget& budget) const {
-    return open(directory_.path(), {.use = {.budget = budget}});
+    // It takes the place of `memory`, which alone would be refused.
+    return open(directory_.path(), {.use = {.memory = 0, .budget = budget}});
   }
   static std::string contents(const View& view) {
     ViewFile file = view.open("model.safetensors").value();
@@ -60,6 +61,7 @@ TEST(Budget, HasAtLeastWhatOneCheckpointNeeds) {
   ASSERT_FALSE(little);
   EXPECT_EQ(little.error().code(), ErrorCode::InvalidArgument);
   EXPECT_FALSE(Budget::create(64_MiB - 1));
+  EXPECT_FALSE(Budget::create(1_GiB, 15_MiB));
   EXPECT_FALSE(Budget::create(64_MiB, ~std::uint64_t{0}));
 }
 

@@ -124,6 +124,35 @@ TEST(VerifyCopy, RefusesSamplesThatHaveNoMeaning) {
   EXPECT_THAT(listed.error().message(), HasSubstr("sample: list: "));
 }
 
+TEST(VerifyDigests, ComparesEachSumOfAFile) {
+  const TemporaryDirectory directory;
+  directory.write("src/model.safetensors", safetensors_text({{"a", 10}}, 1));
+  const Checkpoint checkpoint = Checkpoint::open(directory / "src").value();
+  const View view = checkpoint.view("source").value();
+  const auto all = digest_view(view, {.algorithms = {Algorithm::Sha256, Algorithm::Crc32c}});
+  ASSERT_TRUE(all && all->files.size() == 1);
+  // Two lists that a caller has joined.
+  FileDigest one = all->files[0], other = one;
+  one.sums.erase(Algorithm::Crc32c);
+  other.sums.erase(Algorithm::Sha256);
+  const auto equal = verify_digests(view, {one, other}, "list");
+  ASSERT_TRUE(equal) << equal.error().message();
+  EXPECT_EQ(std::pair(equal->differing, equal->files),
+            std::pair(std::uint64_t{0}, std::uint64_t{1}));
+  FileDigest wrong = one;
+  wrong.sums.begin()->second = std::string(64, '0');
+  const auto unequal = verify_digests(view, {wrong, other}, "list");
+  ASSERT_TRUE(unequal) << unequal.error().message();
+  EXPECT_EQ(unequal->differing, 1U);
+  const auto refused = [&](const std::vector<FileDigest>& digests) {
+    const auto result = verify_digests(view, digests, "list");
+    return result ? std::string("none") : result.error().message();
+  };
+  EXPECT_EQ(refused({one, wrong}), "list: model.safetensors: two different sums sha256");
+  EXPECT_EQ(refused({FileDigest{.path = one.path, .sums = {}}}),
+            "list: model.safetensors: no sum that can be checked");
+}
+
 TEST(VerifyCopy, IsNotUsedByAForkedChild) {
   const TemporaryDirectory directory;
   directory.write("src/model.safetensors", safetensors_text({{"a", 10}}, 1));

@@ -13,7 +13,9 @@
 
 #include "api/checkpoint_impl.h"
 #include "api/decode_cost.h"
+#include "api/inside.h"
 #include "base/units.h"
+#include "chunks/chunk_source.h"
 #include "chunks/encoded.h"
 #include "export/export_record.h"
 #include "export/exporter.h"
@@ -228,6 +230,10 @@ TEST_P(SourceOrders, GoesOnWhereItWasStopped) {
     const auto again = source.write(out_, {.common = {.jobs = 2}, .order = kTiny, .order_sync = 1});
     ASSERT_TRUE(again.has_value()) << again.error().message();
     ASSERT_EQ(texts_below(out_), expected);
+    // The disk of OUT is free again, though the view lives on.
+    if (const ChunkSource* const chunks = chunk_source_of(*source.view)) {
+      EXPECT_EQ(chunks->spill_limit(), 0U);
+    }
     if (first) continue;
     // No more is written again than a step, or what lies between the pieces of one file.
     std::uint64_t most = 0;

@@ -213,6 +213,10 @@ TEST(BufferPool, AsksAllThatShareItUntilThereIsEnough) {
     asked.push_back(2);
     two.reset();
   });
+  // As the chunks of two checkpoints have them.
+  const auto nothing = [](std::uint64_t, BufferPool::Demand) {};
+  const auto third = pool->on_shortage(Tier::Source, nothing);
+  const auto fourth = pool->on_shortage(Tier::Source, nothing);
   EXPECT_TRUE(pool->acquire(Tier::Tile, 4_MiB));
   EXPECT_EQ(asked.size(), 2U);
   // One has enough: the other is left alone, and each comes first in its turn.

@@ -33,8 +33,9 @@ constexpr std::size_t kMaxAxes = 16;           // of a mesh
 constexpr int kMaxNesting = 4;                 // of an axis that was flattened
 // Models that are kept. Ranks of one column of a mesh may be alike, and those of two columns not.
 constexpr std::size_t kMostModels = 16;
-constexpr std::size_t kLeastModels = 2;                             // whatever they take
-constexpr std::uint64_t kMostModelBytes = std::uint64_t{64} << 20;  // of their headers
+constexpr std::size_t kLeastModels = 2;  // however large
+/// Of their pickles in the files; what is made of one takes several times as much.
+constexpr std::uint64_t kMostModelBytes = std::uint64_t{64} << 20;
 
 constexpr std::array<std::string_view, 3> kWrapperNames{"_fsdp_wrapped_module",
                                                         "_checkpoint_wrapped_module", "_orig_mod"};
@@ -175,7 +176,6 @@ class RankReader {
   }
 
   Result<void> read_by_model(RankState& state) {
-    state.notes = model_->dict.notes;
     state.tensors.reserve(model_->tensors.size());
     for (std::size_t i = 0; i < model_->tensors.size(); ++i) {
       const ReadTensor& known = model_->tensors[i];
@@ -185,6 +185,14 @@ class RankReader {
         CKFS_TRY_VOID(add(model_->dict.tensors[i].node, name, state));
         continue;
       }
+      // What it would cost to read them here.
+      const std::uint64_t local =
+          kRankTensorBytes + 5 * known.facts->shape.size() * sizeof(std::int64_t);
+      if (known.facts->kind != RankFacts::Kind::DTensor &&
+          !pickle_.budget()->hold(known.locals.size() * local)) {
+        break;
+      }
+      if (!pickle_.budget()->spend(known.trace.read.size() + known.trace.compared.size())) break;
       RankTensor& tensor = state.tensors.emplace_back(known.facts);
       CKFS_TRY_VOID(in_tensor(name, place(known, tensor)));
     }
@@ -748,6 +756,7 @@ Result<RankState> FsdpRankReader::read(FileId file, std::uint32_t rank) {
   if (const auto by = torch.model()) {
     return RankReader(source_, torch, file, rank, world_, models[*by].get(), nullptr).read(key_);
   }
+  const std::vector<std::shared_ptr<const RankModel>> compared = std::exchange(models, {});
   const auto made = std::make_shared<RankModel>(std::move(torch));
   CKFS_TRY(RankState state,
            RankReader(source_, made->torch, file, rank, world_, nullptr, made.get()).read(key_));
@@ -755,7 +764,8 @@ Result<RankState> FsdpRankReader::read(FileId file, std::uint32_t rank) {
   ++parsed_;
   // Other threads may have parsed one that is alike at the same time.
   for (const auto& model : models_) {
-    if (made->torch.is_alike(model->torch)) return state;
+    const bool is_new = std::ranges::find(compared, model) == compared.end();
+    if (is_new && made->torch.is_alike(model->torch)) return state;
   }
   models_.push_back(made);
   std::uint64_t bytes = 0;

@@ -53,8 +53,8 @@ struct RankTensor {
 
 struct RankState {
   std::vector<RankTensor> tensors;  // names once each, in the order of the pickle
-  std::vector<Note> notes;          // values that are not tensors
-  std::uint64_t header_bytes = 0;   // that were parsed
+  std::vector<Note> notes;  // values that are not tensors; none if read by another rank's pickle
+  std::uint64_t header_bytes = 0;  // that were parsed
 };
 
 /// The name without the parts that FSDP, activation checkpointing and torch.compile add.

@@ -183,8 +183,9 @@ void add_export(CLI::App& app, Action& action) {
             }
             command->split = value == "files" ? Split::Files : Split::Ranges;
           },
-          "how work is divided among processes: byte ranges or whole files (default: ranges, where "
-          "OUT takes writes at offsets)")
+          "how work is divided among processes: byte ranges or whole files (default: ranges, or "
+          "the "
+          "weights of a view that quantizes, where OUT takes writes at offsets)")
       ->type_name("ranges|files")
       ->group(group);
   add_progress(*verb, command->progress);

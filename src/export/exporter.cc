@@ -42,10 +42,6 @@ namespace ckfs {
 
 namespace {
 
-// All workers compute a piece in the source's order together (mostly a matrix), and the next one
-// ahead. With less memory for each, several pieces at once would evict each other's tiles.
-constexpr std::uint64_t kBudgetOfPiece = 256_MiB;
-
 /// A file of the view.
 struct Wanted {
   std::string path;
@@ -393,10 +389,7 @@ Result<ExportResult> ViewExport::write(const std::vector<Wanted>& files) {
     if (!error_) error_ = written.error();
     stop_.request_stop();
   };
-  if (!open.empty()) {
-    const std::uint64_t pieces = budget_of(view_) / kBudgetOfPiece;
-    note(write_ordered(files, std::clamp<std::size_t>(pieces, 1, all_jobs)));
-  }
+  if (!open.empty()) note(write_ordered(files, jobs_in_order(view_, all_jobs)));
 
   const auto write_some = [&](std::span<const Wanted* const> some) {
     return run_parallel(some.size(),

@@ -1,13 +1,53 @@
 #include "export/fleet.h"
 
+#include <charconv>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace ckfs {
 
 namespace {
 
 std::string_view name_of(Split split) {
-  return split == Split::Files ? "files" : "ranges";
+  switch (split) {
+    case Split::Ranges:
+      return "ranges";
+    case Split::Weights:
+      return "weights";
+    case Split::Files:
+      break;
+  }
+  return "files";
+}
+
+std::optional<Split> split_of(const nlohmann::json& name) {
+  for (const Split split : {Split::Ranges, Split::Weights, Split::Files}) {
+    if (name == name_of(split)) return split;
+  }
+  return std::nullopt;
+}
+
+std::string hex(std::string_view bytes) {
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const char byte : bytes) {
+    fmt::format_to(std::back_inserter(text), "{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
+}
+
+std::optional<std::string> from_hex(std::string_view text) {
+  if (text.size() % 2 != 0) return std::nullopt;
+  std::string bytes(text.size() / 2, '\0');
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const begin = text.data() + 2 * i;
+    const auto [end, error] = std::from_chars(begin, begin + 2, byte, 16);
+    if (error != std::errc() || end != begin + 2) return std::nullopt;
+    bytes[i] = static_cast<char>(byte);
+  }
+  return bytes;
 }
 
 /// A member that is a number from 0 to `most`.
@@ -31,12 +71,10 @@ std::optional<Fleet> fleet_of(const nlohmann::json& json) {
   if (!origin) return std::nullopt;
   const auto world = number_of(json, "world", kMostRanks);
   const auto split = json.find("split");
-  if (!world || *world == 0 || split == json.end() || (*split != "files" && *split != "ranges")) {
-    return std::nullopt;
-  }
-  return Fleet{.origin = *origin,
-               .world = static_cast<unsigned>(*world),
-               .split = *split == "files" ? Split::Files : Split::Ranges};
+  if (!world || *world == 0 || split == json.end()) return std::nullopt;
+  const std::optional<Split> known = split_of(*split);
+  if (!known) return std::nullopt;
+  return Fleet{.origin = *origin, .world = static_cast<unsigned>(*world), .split = *known};
 }
 
 std::optional<RankRecord::Range> parse_range(const nlohmann::json& json) {
@@ -105,6 +143,17 @@ std::string to_json(const RankRecord& record) {
                          step.range.begin, step.range.end, synced);
   }
   members.emplace_back("parts", parts + "]");
+  if (record.fleet.split == Split::Weights) {
+    members.emplace_back("order", fmt::format("{}", record.order));
+    members.emplace_back("steps", fmt::format("{}", record.steps));
+    members.emplace_back("left", fmt::format("{}", record.left));
+    std::string kept = "[";
+    for (const auto& [place, bytes] : record.kept) {
+      kept += fmt::format("{}[{},{},\"{}\"]", kept.size() == 1 ? "" : ",", place.first,
+                          place.second, hex(bytes));
+    }
+    members.emplace_back("kept", kept + "]");
+  }
   return json_object(members);
 }
 
@@ -139,6 +188,25 @@ Result<RankRecord> parse_rank_record(std::string_view text) {
     const auto range = parse_range(entry);
     if (!range) return broken();
     record.ranges.push_back(*range);
+  }
+  if (fleet->split != Split::Weights) return record;
+  const auto order = number_of(json, "order");
+  const auto steps = number_of(json, "steps");
+  const auto left = number_of(json, "left");
+  const auto kept = json.find("kept");
+  if (!order || !steps || !left || kept == end || !kept->is_array()) return broken();
+  record.order = *order;
+  record.steps = *steps;
+  record.left = *left;
+  for (const auto& entry : *kept) {
+    if (!entry.is_array() || entry.size() != 3 || !entry[0].is_number_unsigned() ||
+        !entry[1].is_number_unsigned() || !entry[2].is_string()) {
+      return broken();
+    }
+    auto bytes = from_hex(entry[2].get_ref<const std::string&>());
+    if (!bytes) return broken();
+    record.kept.emplace(std::pair(entry[0].get<std::size_t>(), entry[1].get<std::uint64_t>()),
+                        *std::move(bytes));
   }
   return record;
 }

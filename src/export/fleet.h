@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -48,6 +50,15 @@ struct RankRecord {
   std::string host;  // where it ran, for messages
   bool complete = false;
   std::vector<Range> ranges;  // none once it is complete
+
+  /// Of a fleet whose view is cut by weights: identifies what the process writes
+  /// (SourceOrder::id), and how many steps of it survive a power failure. 0: cut otherwise.
+  std::uint64_t order = 0;
+  std::uint64_t steps = 0;
+  std::uint64_t left = 0;  // bytes of the other steps
+  /// File and offset -> bytes of pages that others write to, too (weight_shares.h). The process
+  /// that finishes the export writes them.
+  std::map<std::pair<std::size_t, std::uint64_t>, std::string> kept{};
 
   bool operator==(const RankRecord&) const = default;
 };

@@ -5,18 +5,22 @@
 // counts when that has ended, too.
 #include "export/ordered_writer.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
 #include "api/inside.h"
 #include "base/mutex.h"
 #include "base/parallel.h"
+#include "base/units.h"
 #include "chunks/chunk_source.h"
 #include "container/view_files.h"
 #include "engine/engine.h"
 
 namespace ckfs {
 namespace {
+
+constexpr std::uint64_t kBudgetOfPiece = 256_MiB;
 
 class OrderedWriter {
  public:
@@ -135,17 +139,26 @@ class OrderedWriter {
 
 }  // namespace
 
+std::size_t jobs_in_order(const View& view, std::size_t jobs) {
+  const std::uint64_t pieces = budget_of(view) / kBudgetOfPiece;
+  return std::clamp<std::size_t>(pieces, 1, jobs);
+}
+
 Result<void> write_in_order(const View& view, const SourceOrder& order, const OrderHooks& hooks) {
   return OrderedWriter(view, order, hooks).write();
 }
 
-Result<void> write_part(const View& view, const ExportStep& part, std::uint64_t from,
-                        OutFile& target, const WriteHooks& hooks) {
+Result<ReadBytes> read_part(const View& view, const ExportStep& part) {
   CKFS_TRY(const auto layout, part_of(*view_files_of(view).layout(part.file), part.range));
   Engine& engine = engine_of(view);
   const auto stream = engine.open_stream(layout, {.whole = true, .once = true});
-  return write_range([&](ByteRange range) { return engine.read(*stream, range); },
-                     {from - part.range.begin, part.range.size()}, target, from, hooks);
+  return ReadBytes([stream, &engine](ByteRange range) { return engine.read(*stream, range); });
+}
+
+Result<void> write_part(const View& view, const ExportStep& part, std::uint64_t from,
+                        OutFile& target, const WriteHooks& hooks) {
+  CKFS_TRY(const ReadBytes read, read_part(view, part));
+  return write_range(read, {from - part.range.begin, part.range.size()}, target, from, hooks);
 }
 
 }  // namespace ckfs

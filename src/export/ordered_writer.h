@@ -13,6 +13,11 @@
 
 namespace ckfs {
 
+/// How many of `jobs` threads write pieces in the order of a source. All workers compute a piece
+/// together (mostly a matrix), and the next one ahead; with less memory for each, several pieces at
+/// once would evict each other's tiles.
+std::size_t jobs_in_order(const View& view, std::size_t jobs);
+
 struct OrderHooks {
   /// Whether to stop, with an error Stopped.
   std::function<bool()> ends;
@@ -34,9 +39,12 @@ struct OrderHooks {
 /// reading, writing and the hooks.
 Result<void> write_in_order(const View& view, const SourceOrder& order, const OrderHooks& hooks);
 
-/// Writes the bytes of a view's file that lie in `part`, from byte `from` of the file on, as
-/// write_range() does. Reads nothing else of the file, not even ahead. Requires: what part_of()
-/// requires.
+/// Reads the bytes of a view's file that lie in `part`, and nothing else of the file, not even
+/// ahead. Ranges of results count from its first byte. The view must outlive it. Requires: what
+/// part_of() requires.
+Result<ReadBytes> read_part(const View& view, const ExportStep& part);
+
+/// Writes what read_part() reads, from byte `from` of the file on, as write_range() does.
 Result<void> write_part(const View& view, const ExportStep& part, std::uint64_t from,
                         OutFile& target, const WriteHooks& hooks);
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <map>
 #include <random>
+#include <set>
 #include <spdlog/spdlog.h>
 #include <thread>
 #include <unistd.h>
@@ -18,8 +19,10 @@
 #include "base/size_text.h"
 #include "base/stop.h"
 #include "export/fleet.h"
+#include "export/ordered_writer.h"
 #include "export/out_rules.h"
 #include "export/record_keeper.h"
+#include "export/weight_shares.h"
 
 namespace ckfs {
 
@@ -30,6 +33,8 @@ constexpr std::size_t kMaxText = 64_MiB;
 constexpr std::string_view kOwnOut = "several processes need an OUT that only their user writes";
 /// The most ranks that a message names one by one.
 constexpr std::size_t kMostNamed = 20;
+/// The most steps that one task writes.
+constexpr std::size_t kMostSteps = 64;
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -89,8 +94,8 @@ Failure another_fleet(const OutDirectory& out, const std::string& difference) {
 }
 
 /// Joins the processes that write here, or is the first of them. nullopt: they have just finished.
-Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& files,
-                                  const RankOptions& options) {
+Result<std::optional<Fleet>> join(const OutDirectory& out, const View& view,
+                                  const ExportRecord& files, const RankOptions& options) {
   Fleet fleet{.origin = files.origin,
               .world = options.world,
               .split = options.split.value_or(Split::Ranges)};
@@ -112,7 +117,10 @@ Result<std::optional<Fleet>> join(const OutDirectory& out, const ExportRecord& f
         fmt::format("{}/probe.{}.{:08x}{:08x}", kExportFolder, host_name(), random(), random());
     if (!options.split) {
       CKFS_TRY(const bool any_order, takes_offsets(out, probe));
-      fleet.split = any_order ? Split::Ranges : Split::Files;
+      const auto in_order = [&] {
+        return weight_shares(view, options.world) ? Split::Weights : Split::Ranges;
+      };
+      fleet.split = any_order ? in_order() : Split::Files;
     }
     CKFS_TRY(const bool first, out.put_text(std::string(kFleetName), to_json(fleet)));
     if (!first) continue;
@@ -135,6 +143,19 @@ Result<std::optional<RankRecord>> load_rank(const OutDirectory& out, const Fleet
   return *std::move(record);
 }
 
+Failure divides_differently(const OutDirectory& out, std::string_view record) {
+  return fail(ErrorCode::InvalidArgument,
+              "{}/{}: written by a version of ckfs that divides work differently (remove {}/{} "
+              "and begin again)",
+              out.name(), record, out.name(), kExportFolder);
+}
+
+Failure wrong_size(const OutDirectory& out, const std::string& part, std::uint64_t has,
+                   std::uint64_t wanted, const std::string& path) {
+  return fail(ErrorCode::InvalidArgument, "{}/{}: has {} bytes, not the {} of {}", out.name(), part,
+              has, wanted, path);
+}
+
 /// What the ranks have still to write, each with its number; empty where all are complete.
 Result<std::string> missing_parts(const OutDirectory& out, const Fleet& fleet, unsigned first) {
   std::vector<std::string> lines;
@@ -150,7 +171,7 @@ Result<std::string> missing_parts(const OutDirectory& out, const Fleet& fleet, u
       lines.push_back(fmt::format("rank {} has not begun", rank));
       continue;
     }
-    std::uint64_t left = 0;
+    std::uint64_t left = record->left;
     for (const auto& part : record->ranges) left += part.step.range.end - part.synced;
     lines.push_back(fmt::format("rank {} has {} left to write (it ran on {})", rank,
                                 human_size(left), record->host));
@@ -167,15 +188,59 @@ Result<bool> unless_gone(const Result<T>& done) {
   return Failure(done.error());
 }
 
-/// Gives each file its time and its name. Keeps what an earlier call has done, or what another
-/// process does at the same time: a part that is gone has become its file.
+/// Pages that several ranks have bytes of: by file, their offsets and bytes.
+using SharedPages = std::map<std::size_t, std::vector<std::pair<std::uint64_t, std::string>>>;
+
+/// What the ranks have kept for this. Errors: NotFound (a record is gone, because another process
+/// has just finished); InvalidArgument (the records do not have each byte once).
+Result<SharedPages> gather_pages(const OutDirectory& out, const View& view, const Fleet& fleet) {
+  SharedPages pages;
+  if (fleet.split != Split::Weights) return pages;
+  const std::optional<WeightShares> shares = weight_shares(view, fleet.world);
+  if (!shares) return divides_differently(out, kFleetName);
+  RankRecord all;
+  std::size_t count = 0;
+  for (unsigned rank = 0; rank < fleet.world; ++rank) {
+    CKFS_TRY(const auto record, load_rank(out, fleet, rank));
+    if (!record) return fail(ErrorCode::NotFound, "{}: rank {} has no record", out.name(), rank);
+    if (record->order != shares->ranks[rank].id) {
+      return divides_differently(out, rank_record_name(rank));
+    }
+    count += record->kept.size();
+    all.kept.insert(record->kept.begin(), record->kept.end());
+  }
+  auto part = all.kept.begin();
+  bool each_once = count == all.kept.size();
+  for (std::size_t file = 0; file < shares->shared.size() && each_once; ++file) {
+    for (const ByteRange page : shares->shared[file]) {
+      std::string bytes;
+      while (part != all.kept.end() && bytes.size() < page.size() && !part->second.empty() &&
+             part->first == std::pair(file, page.begin + bytes.size())) {
+        bytes += part->second;
+        ++part;
+      }
+      each_once = each_once && bytes.size() == page.size();
+      pages[file].emplace_back(page.begin, std::move(bytes));
+    }
+  }
+  if (each_once && part == all.kept.end()) return pages;
+  return fail(ErrorCode::InvalidArgument,
+              "{}: the records of the ranks do not have each byte once that they share (remove "
+              "{}/{} and begin again)",
+              out.name(), out.name(), kExportFolder);
+}
+
+/// Gives each file its time and its name, and writes its pages before. Keeps what an earlier call
+/// has done, or what another process does at the same time: a part that is gone has become its
+/// file.
 Result<void> name_files(const OutDirectory& out, const View& view, const ExportRecord& record,
-                        std::int64_t mtime) {
+                        const SharedPages& pages, std::int64_t mtime) {
   struct Named {
     const std::string* path;
     std::uint64_t size;
     std::string part;
     int turn;
+    std::size_t number;
   };
   std::map<std::string_view, unsigned> modes_of_empty;
   for (const FileInfo& file : view.files()) {
@@ -183,7 +248,7 @@ Result<void> name_files(const OutDirectory& out, const View& view, const ExportR
   }
   std::vector<Named> files;
   for (const auto& [path, file] : record.files) {
-    files.push_back({&path, file.size, part_name(files.size()), turn_of(path)});
+    files.push_back({&path, file.size, part_name(files.size()), turn_of(path), files.size()});
   }
   std::ranges::stable_sort(files, {}, &Named::turn);
   int turn = 0;
@@ -191,9 +256,10 @@ Result<void> name_files(const OutDirectory& out, const View& view, const ExportR
     if (file.turn != turn) CKFS_TRY_VOID(close_directories(out, record, file.turn, mtime));
     turn = file.turn;
     const auto part = out.entry(file.part);
-    if (part && part->size != file.size) {
-      return fail(ErrorCode::InvalidArgument, "{}/{}: has {} bytes, not the {} of {}", out.name(),
-                  file.part, part->size, file.size, *file.path);
+    const auto shared = pages.find(file.number);
+    // The end of the file may be in such a page.
+    if (part && part->size != file.size && (shared == pages.end() || part->size > file.size)) {
+      return wrong_size(out, file.part, part->size, file.size, *file.path);
     }
     const auto is_done = [&] {
       const auto done = out.entry(*file.path);
@@ -207,6 +273,15 @@ Result<void> name_files(const OutDirectory& out, const View& view, const ExportR
                                  : out.reopen(file.part);
     CKFS_TRY(bool there, unless_gone(target));
     if (there) {
+      if (shared != pages.end()) {
+        for (const auto& [offset, bytes] : shared->second) {
+          CKFS_TRY_VOID(target->write(offset, std::as_bytes(std::span(bytes))));
+        }
+        const auto whole = out.entry(file.part);
+        if (whole && whole->size != file.size) {
+          return wrong_size(out, file.part, whole->size, file.size, *file.path);
+        }
+      }
       CKFS_TRY_VOID(target->set_mtime(mtime));
       CKFS_TRY_VOID(target->sync());
       CKFS_TRY(there, unless_gone(out.rename(file.part, *file.path)));
@@ -223,9 +298,15 @@ Result<void> name_files(const OutDirectory& out, const View& view, const ExportR
 /// Requires: all ranks are complete. Another process that finishes at the same time may remove what
 /// this one writes, also a new record before it has its name. The files are whole, whichever of the
 /// two gave them their names.
-Result<void> finish(const OutDirectory& out, const View& view, ExportRecord record,
-                    std::int64_t mtime) {
-  CKFS_TRY_VOID(name_files(out, view, record, mtime));
+Result<void> finish(const OutDirectory& out, const View& view, const Fleet& fleet,
+                    ExportRecord record, std::int64_t mtime) {
+  const Result<SharedPages> pages = gather_pages(out, view, fleet);
+  if (!pages && pages.error().code() == ErrorCode::NotFound) {
+    CKFS_TRY(const bool finished, is_finished(out, record));
+    if (finished) return remove_own_files(out, record.origin, mtime);
+  }
+  if (!pages) return Failure(pages.error());
+  CKFS_TRY_VOID(name_files(out, view, record, *pages, mtime));
   // Before the export counts as finished: a name that a power failure takes back is not looked for
   // again.
   CKFS_TRY_VOID(close_directories(out, record, kTurns, mtime));
@@ -235,19 +316,37 @@ Result<void> finish(const OutDirectory& out, const View& view, ExportRecord reco
   return finished ? remove_own_files(out, record.origin, mtime) : closed;
 }
 
-/// The other ranks that write to each file of one rank. They are few, for parts are cut along one
-/// line.
-using Sharers = std::map<std::size_t, std::vector<unsigned>>;
+/// Bytes that a rank keeps in its record (RankRecord::kept).
+using KeptBytes = decltype(RankRecord::kept);
+
+std::uint64_t bytes_of(std::span<const SourceStep> steps) {
+  std::uint64_t bytes = 0;
+  for (const SourceStep& step : steps) {
+    for (const ExportStep& piece : step.pieces) bytes += piece.range.size();
+  }
+  return bytes;
+}
+
+/// Another rank that writes to a file of this one.
+struct Sharer {
+  unsigned rank = 0;
+  std::size_t step = 0;  // the first that does, where the view is cut by weights
+};
+
+/// The sharers of each file of one rank. They are few, for parts are cut along one line.
+using Sharers = std::map<std::size_t, std::vector<Sharer>>;
 
 /// Writes the part of one rank.
 class RankWriter {
  public:
   RankWriter(const OutDirectory& out, const View& view, const ExportRecord& files,
-             const RankOptions& options, RankRecord record, Sharers sharers)
+             const RankOptions& options, RankRecord record, Sharers sharers,
+             const WeightShares* shares)
       : out_(out),
         view_(view),
         options_(options),
         sharers_(std::move(sharers)),
+        shares_(shares),
         keeper_(std::move(record),
                 [&out](const RankRecord& now) {
                   return out.replace_text(rank_record_name(now.rank), to_json(now));
@@ -258,6 +357,17 @@ class RankWriter {
       total_ += part.step.range.size();
       done_ += part.synced - part.step.range.begin;
     }
+    if (shares_ != nullptr) {
+      const RankRecord begun = keeper_.copy();
+      total_ = bytes_of(order().steps);
+      done_ = total_ - begun.left;
+      for (std::size_t i = 0; i < begun.steps; ++i) {
+        for (const ExportStep& piece : order().steps[i].pieces) begun_.insert(piece.file);
+      }
+      for (std::size_t i = begun.steps; i < order().steps.size(); ++i) add_task(i);
+      for (const FileInfo& file : view.files()) modes_.push_back(mode_of_copy(file.readers));
+      ended_.resize(tasks_.size());
+    }
     kept_ = done_;
   }
 
@@ -265,10 +375,25 @@ class RankWriter {
   Result<RankResult> write();
 
  private:
+  /// Steps of a share that one thread writes, and then syncs.
+  struct Task {
+    std::size_t begin = 0, end = 0;
+    std::uint64_t bytes = 0;
+  };
+
   Result<void> write_part(std::size_t number);
+  const SourceOrder& order() const { return shares_->ranks[options_.rank]; }
+  void add_task(std::size_t step);
+  Result<void> write_task(std::size_t number);
+  Result<void> write_piece(const ExportStep& piece, OutFile& target, KeptBytes& kept);
+  Result<OutFile> open_again(std::size_t file);
+  Result<void> record_task(std::size_t number, std::map<std::size_t, OutFile> targets,
+                           KeptBytes kept);
+  void release(const Task& task) const;
   /// Opens the file that gets the bytes of a file of the view; makes it if it is missing. Errors:
   /// those of OutDirectory; InvalidArgument (it is gone, with bytes that another rank has written).
   Result<OutFile> open_part(std::size_t file, unsigned mode) const;
+  Result<void> refuse_removed(std::size_t file, const OutFile& target) const;
   /// Another rank whose record says that it has written bytes of a file. nullopt: none.
   Result<std::optional<unsigned>> find_writer(std::size_t file) const;
   /// Gives back disk that a killed run has reserved and not written: it counts as used.
@@ -280,13 +405,31 @@ class RankWriter {
   const View& view_;
   const RankOptions& options_;
   const Sharers sharers_;
+  const WeightShares* const shares_;  // nullptr: the view is not cut by weights
   RecordKeeper<RankRecord> keeper_;
   const std::vector<RankRecord::Range> ranges_;  // as they were found
   std::vector<const std::string*> paths_;        // of the view's files
+  std::vector<Task> tasks_;
+  std::vector<unsigned> modes_;  // of the view's files
   std::uint64_t total_ = 0, kept_ = 0;
   Mutex mutex_;
   std::uint64_t done_ CKFS_GUARDED_BY(mutex_) = 0;
+  /// Of each task that has ended and does not count yet: its files.
+  std::vector<std::optional<std::map<std::size_t, OutFile>>> ended_ CKFS_GUARDED_BY(mutex_);
+  std::size_t first_ CKFS_GUARDED_BY(mutex_) = 0;  // all tasks before count
+  Mutex open_mutex_;
+  std::set<std::size_t> begun_ CKFS_GUARDED_BY(open_mutex_);  // files that this rank has written to
 };
+
+void RankWriter::add_task(std::size_t step) {
+  const std::uint64_t bytes = bytes_of(std::span(&order().steps[step], 1));
+  // Few steps are of files of their own, which stay open until they are synced.
+  const bool is_full = tasks_.empty() || tasks_.back().bytes >= options_.sync_step ||
+                       tasks_.back().end - tasks_.back().begin >= kMostSteps;
+  if (is_full) tasks_.push_back({.begin = step, .end = step, .bytes = 0});
+  tasks_.back().end = step + 1;
+  tasks_.back().bytes += bytes;
+}
 
 void RankWriter::advance(std::uint64_t bytes) {
   const MutexLock lock(mutex_);
@@ -297,11 +440,12 @@ void RankWriter::advance(std::uint64_t bytes) {
 Result<std::optional<unsigned>> RankWriter::find_writer(std::size_t file) const {
   // No copy of the whole record: it has an entry for each file, and this is called for each file.
   const Fleet fleet = keeper_.look([](const RankRecord& record) { return record.fleet; });
-  for (const unsigned rank : sharers_.at(file)) {
+  for (const auto& [rank, step] : sharers_.at(file)) {
     CKFS_TRY(const auto record, load_rank(out_, fleet, rank));
     if (!record) continue;
     const bool has_written =
-        record->complete || std::ranges::any_of(record->ranges, [&](const RankRecord::Range& part) {
+        record->complete || record->steps > step ||
+        std::ranges::any_of(record->ranges, [&](const RankRecord::Range& part) {
           return part.step.file == file && part.synced > part.step.range.begin;
         });
     if (has_written) return rank;
@@ -329,6 +473,13 @@ Result<OutFile> RankWriter::open_part(std::size_t file, unsigned mode) const {
   return out_.open_shared(name, mode);
 }
 
+/// Other ranks believe the record, and would make a new file in the place of one that is gone.
+Result<void> RankWriter::refuse_removed(std::size_t file, const OutFile& target) const {
+  if (out_.is_at(part_name(file), target)) return {};
+  return fail(ErrorCode::InvalidArgument, "{}: was removed while rank {} wrote it", target.thing(),
+              options_.rank);
+}
+
 Result<void> RankWriter::write_part(std::size_t number) {
   const RankRecord::Range& part = ranges_[number];
   std::uint64_t synced = part.synced;
@@ -337,11 +488,7 @@ Result<void> RankWriter::write_part(std::size_t number) {
   CKFS_TRY(ViewFile source, view_.open(*paths_[part.step.file], {.whole = true, .once = true}));
   CKFS_TRY(OutFile target, open_part(part.step.file, mode_of_copy(source.info().readers)));
   const auto record = [&](std::uint64_t at) -> Result<void> {
-    // Other ranks believe the record, and would make a new file in the place of one that is gone.
-    if (!out_.is_at(part_name(part.step.file), target)) {
-      return fail(ErrorCode::InvalidArgument, "{}: was removed while rank {} wrote it",
-                  target.thing(), options_.rank);
-    }
+    CKFS_TRY_VOID(refuse_removed(part.step.file, target));
     synced = at;
     keeper_.change([&](RankRecord& now) { now.ranges[number].synced = at; });
     return {};
@@ -368,7 +515,105 @@ Result<void> RankWriter::write_part(std::size_t number) {
                                            : keeper_.store_at_times(kRecordInterval);
 }
 
+/// Writes a piece. Bytes of pages that others have bytes of, too, are added to `kept` instead.
+Result<void> RankWriter::write_piece(const ExportStep& piece, OutFile& target, KeptBytes& kept) {
+  const std::uint64_t begin = piece.range.begin;
+  const ByteRange own = own_bytes(*shares_, piece);
+  CKFS_TRY(const ReadBytes read, read_part(view_, piece));
+  const auto keep = [&](ByteRange range) -> Result<void> {
+    if (range.empty()) return {};
+    CKFS_TRY(const Bytes bytes, read({range.begin - begin, range.end - begin}));
+    const auto span = bytes.span();
+    kept[{piece.file, range.begin}] =
+        std::string(reinterpret_cast<const char*>(span.data()), span.size());
+    advance(span.size());
+    return {};
+  };
+  CKFS_TRY_VOID(keep({begin, own.begin}));
+  CKFS_TRY_VOID(write_range(read, {own.begin - begin, own.end - begin}, target, own.begin,
+                            {.ends = [&] { return ends(); },
+                             .advance = [&](std::uint64_t bytes) { advance(bytes); },
+                             .synced = [](std::uint64_t) { return Result<void>(); },
+                             .sync_step = ~std::uint64_t{0}}));
+  return keep({own.end, piece.range.end});
+}
+
+Result<void> RankWriter::write_task(std::size_t number) {
+  const Task& task = tasks_[number];
+  KeptBytes kept;
+  std::map<std::size_t, OutFile> targets;
+  const Result<void> written = or_out_of_memory([&]() -> Result<void> {
+    for (std::size_t step = task.begin; step < task.end; ++step) {
+      for (const ExportStep& piece : order().steps[step].pieces) {
+        if (ends()) return stopped(out_.name());
+        auto target = targets.find(piece.file);
+        if (target == targets.end()) {
+          CKFS_TRY(OutFile opened, open_again(piece.file));
+          target = targets.emplace(piece.file, std::move(opened)).first;
+        }
+        CKFS_TRY_VOID(write_piece(piece, target->second, kept));
+      }
+    }
+    for (auto& [file, target] : targets) CKFS_TRY_VOID(target.sync());
+    return {};
+  });
+  if (!written) {
+    release(task);
+    return written;
+  }
+  return record_task(number, std::move(targets), std::move(kept));
+}
+
+/// Opens a file that several tasks write to. One that is gone is made again by the first of them
+/// only: with a new file, bytes of the others would be lost.
+Result<OutFile> RankWriter::open_again(std::size_t file) {
+  const MutexLock lock(open_mutex_);
+  if (begun_.contains(file)) {
+    Result<OutFile> there = out_.reopen(part_name(file));
+    if (there || there.error().code() != ErrorCode::NotFound) return there;
+    return fail(ErrorCode::InvalidArgument, "{}/{}: was removed while rank {} wrote it",
+                out_.name(), part_name(file), options_.rank);
+  }
+  CKFS_TRY(OutFile opened, open_part(file, modes_[file]));
+  begun_.insert(file);
+  return opened;
+}
+
+/// The record counts steps from the first one, so a task that ends before an earlier one counts
+/// when that has ended, too; its files stay open until then.
+Result<void> RankWriter::record_task(std::size_t number, std::map<std::size_t, OutFile> targets,
+                                     KeptBytes kept) {
+  {
+    const MutexLock lock(mutex_);
+    keeper_.change([&](RankRecord& now) { now.kept.merge(kept); });
+    ended_[number] = std::move(targets);
+    for (; first_ < ended_.size() && ended_[first_]; ++first_) {
+      for (const auto& [file, target] : *ended_[first_]) {
+        CKFS_TRY_VOID(refuse_removed(file, target));
+      }
+      ended_[first_].reset();
+      keeper_.change([&](RankRecord& now) {
+        now.steps = tasks_[first_].end;
+        now.left -= tasks_[first_].bytes;
+      });
+    }
+  }
+  return tasks_[number].bytes >= options_.sync_step ? keeper_.store()
+                                                    : keeper_.store_at_times(kRecordInterval);
+}
+
+/// Gives back disk of a task's pieces that no record counts.
+void RankWriter::release(const Task& task) const {
+  for (std::size_t step = task.begin; step < task.end; ++step) {
+    for (const ExportStep& piece : order().steps[step].pieces) {
+      Result<OutFile> target = out_.reopen(part_name(piece.file));
+      if (target) target->release(own_bytes(*shares_, piece));
+    }
+  }
+}
+
 void RankWriter::release_unwritten() const {
+  for (const Task& task : tasks_) release(task);
   for (const RankRecord::Range& part : ranges_) {
     const std::string name = part_name(part.step.file);
     if (!out_.entry(name)) continue;
@@ -394,14 +639,15 @@ Result<RankResult> RankWriter::write() {
   }
   const StopScope scope(options_.common.stop);
   const std::size_t cpus = std::max(1u, std::thread::hardware_concurrency());
-  const std::size_t jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
-  const Result<void> written = run_parallel(ranges_.size(),
-                                            [&](std::size_t number) -> Result<void> {
-                                              // What follows a failure is not run; what runs beside
-                                              // it comes to its end.
-                                              return write_part(number);
-                                            },
-                                            {.few = jobs, .most = jobs});
+  const std::size_t all_jobs = options_.common.jobs == 0 ? cpus : options_.common.jobs;
+  const std::size_t jobs = shares_ != nullptr ? jobs_in_order(view_, all_jobs) : all_jobs;
+  // What follows a failure is not run; what runs beside it comes to its end.
+  const Result<void> written =
+      run_parallel(shares_ != nullptr ? tasks_.size() : ranges_.size(),
+                   [&](std::size_t number) {
+                     return shares_ != nullptr ? write_task(number) : write_part(number);
+                   },
+                   {.few = jobs, .most = jobs});
   if (!written) {
     (void)keeper_.store();
     if (written.error().system_error() == ENOSPC) return no_space();
@@ -414,6 +660,7 @@ Result<RankResult> RankWriter::write() {
   keeper_.change([](RankRecord& now) {
     now.complete = true;
     now.ranges.clear();
+    now.left = 0;
   });
   CKFS_TRY_VOID(keeper_.store());
   RankResult result;
@@ -429,10 +676,69 @@ Sharers sharers_of(std::span<const std::vector<ExportStep>> steps, unsigned rank
     if (other == rank) continue;
     for (const ExportStep& step : steps[other]) {
       const auto shared = sharers.find(step.file);
-      if (shared != sharers.end()) shared->second.push_back(other);
+      if (shared != sharers.end()) shared->second.push_back({.rank = other});
     }
   }
   return sharers;
+}
+
+Sharers sharers_of(const WeightShares& shares, unsigned rank) {
+  Sharers sharers;
+  for (const SourceStep& step : shares.ranks[rank].steps) {
+    for (const ExportStep& piece : step.pieces) sharers[piece.file];
+  }
+  for (unsigned other = 0; other < shares.ranks.size(); ++other) {
+    if (other == rank) continue;
+    const std::vector<SourceStep>& steps = shares.ranks[other].steps;
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      for (const ExportStep& piece : steps[step].pieces) {
+        const auto shared = sharers.find(piece.file);
+        if (shared == sharers.end()) continue;
+        std::vector<Sharer>& list = shared->second;
+        if (list.empty() || list.back().rank != other) list.push_back({other, step});
+      }
+    }
+  }
+  return sharers;
+}
+
+/// The record that a rank of a view that is cut by weights begins with, or continues.
+Result<RankRecord> begin_share(const OutDirectory& out, const Fleet& fleet,
+                               const WeightShares& shares, unsigned rank,
+                               std::optional<RankRecord> found) {
+  const SourceOrder& order = shares.ranks[rank];
+  const RankRecord fresh{.fleet = fleet,
+                         .rank = rank,
+                         .host = host_name(),
+                         .complete = false,
+                         .ranges = {},
+                         .order = order.id,
+                         .steps = 0,
+                         .left = bytes_of(order.steps),
+                         .kept = {}};
+  if (!found) return fresh;
+  if (found->order != order.id || found->steps > order.steps.size()) {
+    return divides_differently(out, rank_record_name(rank));
+  }
+  std::map<std::size_t, std::uint64_t> ends;  // of the bytes in each file
+  const auto done = std::span(order.steps).first(found->steps);
+  for (const SourceStep& step : done) {
+    for (const ExportStep& piece : step.pieces) {
+      const ByteRange own = own_bytes(shares, piece);
+      std::uint64_t& end = ends[piece.file];
+      if (!own.empty()) end = std::max(end, own.end);
+    }
+  }
+  // A file that is gone has nothing on the disk, whatever the record says.
+  for (const auto& [file, end] : ends) {
+    const auto entry = out.entry(part_name(file));
+    if (!entry || !entry->regular || entry->size < end) return fresh;
+  }
+  RankRecord record = fresh;
+  record.steps = found->steps;
+  record.left -= bytes_of(done);
+  record.kept = std::move(found->kept);
+  return record;
 }
 
 /// The record that a rank begins with, or continues.
@@ -447,10 +753,7 @@ Result<RankRecord> begin_rank(const OutDirectory& out, const Fleet& fleet,
   if (!found) return record;
   if (!std::ranges::equal(found->ranges, record.ranges, {}, &RankRecord::Range::step,
                           &RankRecord::Range::step)) {
-    return fail(ErrorCode::InvalidArgument,
-                "{}/{}: written by a version of ckfs that divides work differently (remove {}/{} "
-                "and begin again)",
-                out.name(), rank_record_name(rank), out.name(), kExportFolder);
+    return divides_differently(out, rank_record_name(rank));
   }
   record.ranges = std::move(found->ranges);
   // A file that is gone has nothing on the disk, whatever the record says.
@@ -485,7 +788,7 @@ Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
   const auto finished = [&](RankResult result) {
     return finished_rank(directory, files.origin, std::move(result), checkpoint.mtime());
   };
-  CKFS_TRY(const std::optional<Fleet> joined, join(directory, files, options));
+  CKFS_TRY(const std::optional<Fleet> joined, join(directory, view, files, options));
   if (!joined) return finished({});
   const Fleet& fleet = *joined;
   CKFS_TRY(auto record, load_rank(directory, fleet, options.rank));
@@ -494,13 +797,24 @@ Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
   if (!record || !record->complete) {
     CKFS_TRY(const bool over, is_over());
     if (over) return finished({});
-    CKFS_TRY(const std::vector<FileCost> costs, file_costs(view));
-    const auto steps = split_steps(costs, fleet.world, fleet.split);
-    CKFS_TRY(RankRecord begun,
-             begin_rank(directory, fleet, steps[options.rank], options.rank, std::move(record)));
-    CKFS_TRY(result, RankWriter(directory, view, files, options, std::move(begun),
-                                sharers_of(steps, options.rank))
-                         .write());
+    const auto write = [&](RankRecord begun, Sharers sharers, const WeightShares* shares) {
+      return RankWriter(directory, view, files, options, std::move(begun), std::move(sharers),
+                        shares)
+          .write();
+    };
+    if (fleet.split == Split::Weights) {
+      const std::optional<WeightShares> shares = weight_shares(view, fleet.world);
+      if (!shares) return divides_differently(directory, kFleetName);
+      CKFS_TRY(RankRecord begun,
+               begin_share(directory, fleet, *shares, options.rank, std::move(record)));
+      CKFS_TRY(result, write(std::move(begun), sharers_of(*shares, options.rank), &*shares));
+    } else {
+      CKFS_TRY(const std::vector<FileCost> costs, file_costs(view));
+      const auto steps = split_steps(costs, fleet.world, fleet.split);
+      CKFS_TRY(RankRecord begun,
+               begin_rank(directory, fleet, steps[options.rank], options.rank, std::move(record)));
+      CKFS_TRY(result, write(std::move(begun), sharers_of(steps, options.rank), nullptr));
+    }
   }
   CKFS_TRY(result.missing, missing_parts(directory, fleet, options.rank));
   if (!result.missing.empty()) {
@@ -521,7 +835,7 @@ Result<RankResult> take_part(const Checkpoint& checkpoint, const View& view,
     result.missing = fmt::format("{} gives the files their names", *finisher);
     return result;
   }
-  CKFS_TRY_VOID(finish(directory, view, files, checkpoint.mtime()));
+  CKFS_TRY_VOID(finish(directory, view, fleet, files, checkpoint.mtime()));
   result.finished = true;
   return result;
 }
@@ -585,7 +899,7 @@ Result<void> finish_export(const View& view, const std::filesystem::path& out,
                 "{}: not finished: {} (run them again: --rank R --world {})", out.native(), missing,
                 fleet->world);
   }
-  return finish(directory, view, files, checkpoint.mtime());
+  return finish(directory, view, *fleet, files, checkpoint.mtime());
 }
 
 }  // namespace ckfs

@@ -1,9 +1,10 @@
 // A view as a directory on disk, written by several processes on any number of hosts.
 //
-// Each process computes which bytes are its own (split.h) and writes them into files that all share
-// (fleet.h). It neither waits for another nor reads bytes that another wrote. One that is run again
-// continues where its record ends. When all records are complete, an exclusive link chooses one
-// process that gives the files their times and names. The result is that of export_view().
+// Each process computes which bytes are its own (split.h, weight_shares.h) and writes them into
+// files that all share (fleet.h). It neither waits for another nor reads bytes that another wrote.
+// One that is run again continues where its record ends. When all records are complete, an
+// exclusive link chooses one process that gives the files their times and names. The result is that
+// of export_view().
 #pragma once
 
 #include <filesystem>
@@ -23,8 +24,9 @@ struct RankOptions {
   ExportOptions common{};
   unsigned rank = 0;
   unsigned world = 1;
-  /// How bytes are cut. nullopt: as the other processes do it. The first one then takes ranges if a
-  /// file in OUT can be written at any offset.
+  /// How bytes are cut. nullopt: as the other processes do it. The first one then takes weights
+  /// where that is best (weight_shares.h), else ranges, if a file in OUT can be written at any
+  /// offset.
   std::optional<Split> split{};
   // For tests.
   std::uint64_t sync_step = kSyncStep;

@@ -184,17 +184,6 @@ std::vector<ExportStep> in_turn(std::span<const Group> groups, std::span<const P
   return steps;
 }
 
-std::uint64_t id_of(std::span<const SourceStep> steps) {
-  std::uint64_t id = kHashSeed;
-  for (const SourceStep& step : steps) {
-    for (const ExportStep& piece : step.pieces) {
-      id = stable_hash(fmt::format("{} {}\n", piece.file, piece.range), id);
-    }
-    id = stable_hash("step\n", id);
-  }
-  return id;
-}
-
 /// A step for each weight that is quantized: its codes, then what was made with these and kept
 /// (Want::keep_scales). In the order of the files all scales would come first, and every value
 /// would be read twice.
@@ -227,11 +216,22 @@ SourceOrder order_of_weights(const View& view) {
     step.in_turn = true;
     for (const Place& place : weight) step.pieces.push_back(place.step);
   }
-  order.id = id_of(order.steps);
+  order.id = order_id(order.steps);
   return order;
 }
 
 }  // namespace
+
+std::uint64_t order_id(std::span<const SourceStep> steps) {
+  std::uint64_t id = kHashSeed;
+  for (const SourceStep& step : steps) {
+    for (const ExportStep& piece : step.pieces) {
+      id = stable_hash(fmt::format("{} {}\n", piece.file, piece.range), id);
+    }
+    id = stable_hash("step\n", id);
+  }
+  return id;
+}
 
 SourceOrder source_order(const View& view, const OrderLimits& limits) {
   const ChunkTable& chunks = definition_of(view).catalog->chunks();
@@ -261,7 +261,7 @@ SourceOrder source_order(const View& view, const OrderLimits& limits) {
     order.steps.push_back(std::move(step));
     begin = end;
   }
-  order.id = id_of(order.steps);
+  order.id = order_id(order.steps);
   return order;
 }
 

@@ -62,6 +62,9 @@ struct SourceOrder {
   bool empty() const { return steps.empty(); }
 };
 
+/// SourceOrder::id of these steps.
+std::uint64_t order_id(std::span<const SourceStep> steps);
+
 /// The order for a view. Without steps where the order of its files is best. Costs some 200 bytes a
 /// piece, and for a while as much for each chunk that a piece needs.
 SourceOrder source_order(const View& view, const OrderLimits& limits = {});

@@ -30,7 +30,7 @@ struct Cut {
 };
 
 /// The cost of all bytes of a tensor, or of a chunk of one.
-CostSpan cost_of(const Catalog& catalog, const TensorExpr& expr) {
+CostSpan span_of(const Catalog& catalog, const TensorExpr& expr) {
   CostSpan span{.cost = expr.nbytes(), .tiled = needs_tiles(catalog, expr)};
   const auto add = [&](StorageId id, std::int64_t elements, const Program* program) {
     const Storage& storage = catalog.storage(id);
@@ -59,7 +59,7 @@ FileCost cost_of(const Catalog& catalog, const FileLayout& layout) {
     if (segment.kind == Segment::Kind::Tensor) {
       span = {.cost = 0, .tiled = needs_tiles(layout, segment.id)};
       for (const TensorExpr* expr : layout.sources(segment.id)) {
-        span.cost += cost_of(catalog, *expr).cost;
+        span.cost += cost_of(catalog, *expr);
       }
     }
     span.end = range.end;
@@ -165,6 +165,10 @@ std::vector<std::vector<ExportStep>> split_files(std::span<const FileCost> files
 std::uint64_t FileCost::cost() const {
   return std::transform_reduce(spans.begin(), spans.end(), std::uint64_t{0}, std::plus<>(),
                                [](const CostSpan& span) { return span.cost; });
+}
+
+std::uint64_t cost_of(const Catalog& catalog, const TensorExpr& expr) {
+  return span_of(catalog, expr).cost;
 }
 
 Result<std::vector<FileCost>> file_costs(const View& view) {

@@ -15,6 +15,8 @@
 
 #include "base/byte_range.h"
 #include "base/units.h"
+#include "catalog/catalog.h"
+#include "expr/tensor_expr.h"
 
 namespace ckfs {
 
@@ -49,16 +51,21 @@ struct FileCost {
 };
 
 enum class Split : std::uint8_t {
-  Ranges,  // anywhere, by the rules above
-  Files,   // whole files, for an OUT that takes a file's bytes only in order
+  Ranges,   // anywhere, by the rules above
+  Weights,  // all that is made of a quantized weight together (weight_shares.h)
+  Files,    // whole files, for an OUT that takes a file's bytes only in order
 };
+
+/// The cost of writing all bytes of a tensor, or of a chunk of one.
+std::uint64_t cost_of(const Catalog& catalog, const TensorExpr& expr);
 
 /// The cost of writing each file of the view, in the order of View::files(). Takes up to 48 bytes
 /// for each tensor, chunk and text between them, and for a while the layouts of some files. Errors:
 /// OutOfMemory.
 Result<std::vector<FileCost>> file_costs(const View& view);
 
-/// The steps of each of `parts` processes, which cover every byte once. Requires: parts > 0.
+/// The steps of each of `parts` processes, which cover every byte once. Requires: parts > 0; not
+/// Split::Weights.
 std::vector<std::vector<ExportStep>> split_steps(std::span<const FileCost> files, unsigned parts,
                                                  Split split);
 

@@ -95,6 +95,14 @@ class RankExport : public testing::Test {
     return export_rank(*view_, out_, options);
   }
 
+  /// Lets another process finish before each change that a rank makes.
+  void finish_between_steps();
+  void finish_while_run_again();
+  /// Kills ranks at any change, runs them again, and compares the results.
+  void kill_and_resume(int cases);
+  /// Removes files that ranks write to, at any change.
+  void lose_parts(int cases);
+
   const TemporaryDirectory directory_{fs::exists("/dev/shm") ? "/dev/shm" : "/tmp"};
   const fs::path source_ = directory_ / "src";
   const fs::path serial_ = directory_ / "serial";
@@ -152,7 +160,7 @@ TEST_F(RankExport, FoldersWithWeightsOfTheirOwnAreSplitToo) {
 
 // Two ranks see at once that nothing lacks; whoever is chosen may have taken all records away
 // before the other has made its next step.
-TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
+void RankExport::finish_between_steps() {
   int before = 0;
   for (std::atomic<bool> reached = true; reached; ++before) {
     SCOPED_TRACE(before);
@@ -181,9 +189,13 @@ TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
   EXPECT_GT(before, 10);
 }
 
+TEST_F(RankExport, AnotherMayFinishBetweenAnyTwoSteps) {
+  finish_between_steps();
+}
+
 // All ranks are complete and whoever was chosen to finish is gone: somebody does while one of them
 // is run again.
-TEST_F(RankExport, AnotherMayFinishWhileACompleteRankIsRunAgain) {
+void RankExport::finish_while_run_again() {
   const fs::path record = out_ / rank_record_name(1);
   for (const bool force : {false, true}) {
     int before = 0;
@@ -214,6 +226,10 @@ TEST_F(RankExport, AnotherMayFinishWhileACompleteRankIsRunAgain) {
     }
     EXPECT_GT(before, 5);
   }
+}
+
+TEST_F(RankExport, AnotherMayFinishWhileACompleteRankIsRunAgain) {
+  finish_while_run_again();
 }
 
 TEST_F(RankExport, AFinishedExportThatLostAFileSaysSo) {
@@ -392,12 +408,11 @@ TEST_F(RankExport, OneOfManyFinishes) {
   }
 }
 
-TEST_F(RankExport, AnyNumberOrderKillsAndResumesGiveTheSerialExport) {
-  constexpr int kCases = 1000;
+void RankExport::kill_and_resume(int cases) {
   std::mt19937 random(13);
   const auto up_to = [&](unsigned most) { return static_cast<unsigned>(random() % (most + 1)); };
   int kills = 0;
-  for (int i = 0; i < kCases; ++i) {
+  for (int i = 0; i < cases; ++i) {
     fs::remove_all(out_);
     const unsigned world = 1 + up_to(6);
     const std::optional<Split> split = up_to(3) == 0 ? std::optional(Split::Files) : std::nullopt;
@@ -424,10 +439,14 @@ TEST_F(RankExport, AnyNumberOrderKillsAndResumesGiveTheSerialExport) {
     }
     ASSERT_EQ(tree(out_), expected_) << "case " << i;
   }
-  EXPECT_GT(kills, kCases);
+  EXPECT_GT(kills, cases);
 }
 
-TEST_F(RankExport, APartThatIsLostIsNoZeros) {
+TEST_F(RankExport, AnyNumberOrderKillsAndResumesGiveTheSerialExport) {
+  kill_and_resume(1000);
+}
+
+void RankExport::lose_parts(int cases) {
   std::mt19937 random(7);
   const auto up_to = [&](unsigned most) { return static_cast<unsigned>(random() % (most + 1)); };
   const auto lose_one = [&] {
@@ -439,7 +458,7 @@ TEST_F(RankExport, APartThatIsLostIsNoZeros) {
     if (!parts.empty()) fs::remove(parts[up_to(static_cast<unsigned>(parts.size()) - 1)]);
   };
   int gone = 0, removed = 0;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < cases; ++i) {
     fs::remove_all(out_);
     const unsigned world = 2 + up_to(2);
     for (bool finished = false; !finished;) {
@@ -467,6 +486,155 @@ TEST_F(RankExport, APartThatIsLostIsNoZeros) {
   }
   EXPECT_GT(gone, 10);
   EXPECT_GT(removed, 0);
+}
+
+TEST_F(RankExport, APartThatIsLostIsNoZeros) {
+  lose_parts(300);
+}
+
+/// A model of BF16 matrices, which a view quantizes: its ranks are cut by weights.
+class QuantizingRanks : public RankExport {
+ protected:
+  static constexpr const char* kFp8 = "fp8-safetensors";
+
+  void SetUp() override {
+    std::string header, data;
+    std::mt19937 random(5);
+    const auto add = [&](const std::string& name, std::vector<int> shape) {
+      const std::size_t begin = data.size();
+      std::size_t count = 1;
+      for (const int size : shape) count *= static_cast<std::size_t>(size);
+      for (std::size_t i = 0; i < count; ++i) {  // numbers of about one size
+        data += static_cast<char>(random());
+        data += static_cast<char>(0x3c + (random() & 0x83));
+      }
+      header +=
+          fmt::format(R"({}"{}":{{"dtype":"BF16","shape":[{}],"data_offsets":[{},{}]}})",
+                      header.empty() ? "" : ",", name, fmt::join(shape, ","), begin, data.size());
+    };
+    add("model.embed_tokens.weight", {70, 64});
+    for (int layer = 0; layer < 4; ++layer) {
+      const std::string prefix = fmt::format("model.layers.{}.", layer);
+      add(prefix + "input_layernorm.weight", {64});
+      for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"}) {
+        add(prefix + "self_attn." + name + ".weight", {64, 256});
+      }
+    }
+    directory_.write("src/model.safetensors", ckfs::safetensors_file("{" + header + "}", data));
+    directory_.write("src/config.json", R"({"model_type":"llama"})");
+    directory_.write("src/empty.txt", "");
+    show(kFp8);
+  }
+
+  void show(const std::string& view) {
+    open(view);
+    fs::remove_all(serial_);
+    const Result<ExportResult> serial = export_view(*checkpoint_, *view_, serial_, {});
+    ASSERT_TRUE(serial.has_value()) << serial.error().message();
+    expected_ = tree(serial_);
+  }
+
+  Split split() const {
+    std::ifstream file(out_ / kFleetName);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const Result<Fleet> fleet = parse_fleet(text);
+    EXPECT_TRUE(fleet) << fleet.error().message();
+    return fleet->split;
+  }
+};
+
+TEST_F(QuantizingRanks, WriteWhatOneProcessWrites) {
+  for (const char* view : {kFp8, "fp8-safetensors@block=tensor", "ct-safetensors@scheme=NVFP4A16",
+                           "nf4-safetensors"}) {
+    show(view);
+    for (const unsigned world : {1U, 2U, 3U, 5U, 100U}) {
+      fs::remove_all(out_);
+      for (unsigned rank = 0; rank < world; ++rank) {
+        const auto result = run(rank, world);
+        ASSERT_TRUE(result.has_value()) << result.error().message();
+        EXPECT_EQ(result->finished, rank + 1 == world) << result->missing;
+        // With a hundred ranks a weight is more than two times the mean.
+        if (world > 1 && rank == 0) {
+          EXPECT_EQ(split(), world == 100 ? Split::Ranges : Split::Weights);
+        }
+      }
+      EXPECT_EQ(tree(out_), expected_) << view << " " << world;
+    }
+  }
+}
+
+TEST_F(QuantizingRanks, AnyNumberOrderKillsAndResumesGiveTheSerialExport) {
+  kill_and_resume(60);
+}
+
+TEST_F(QuantizingRanks, APartThatIsLostIsNoZeros) {
+  lose_parts(60);
+}
+
+TEST_F(QuantizingRanks, AnotherMayFinishBetweenAnyTwoSteps) {
+  finish_between_steps();
+}
+
+TEST_F(QuantizingRanks, AnotherMayFinishWhileACompleteRankIsRunAgain) {
+  finish_while_run_again();
+}
+
+TEST_F(QuantizingRanks, AnyOfManyMayFinish) {
+  for (int round = 0; round < 10; ++round) {
+    fs::remove_all(out_);
+    std::atomic<int> finished = 0;
+    {
+      std::vector<std::jthread> ranks;
+      for (unsigned rank = 0; rank < 4; ++rank) {
+        ranks.emplace_back([&, rank] {
+          const auto result = run(rank, 4);
+          if (!result) ADD_FAILURE() << result.error().message();
+          if (result && result->finished) ++finished;
+        });
+      }
+    }
+    EXPECT_GE(finished, 1);
+    EXPECT_EQ(tree(out_), expected_);
+  }
+}
+
+TEST_F(QuantizingRanks, SayWhatIsLeft) {
+  Killer killer{20};
+  EXPECT_FALSE(run(0, 2, {.sync_step = 4096, .system = killer.system()}));
+  const auto other = run(1, 2);
+  ASSERT_TRUE(other) << other.error().message();
+  EXPECT_FALSE(other->finished);
+  EXPECT_THAT(other->missing, testing::ContainsRegex("rank 0 has [0-9]+ KB left to write"));
+  const auto rest = run(0, 2);
+  ASSERT_TRUE(rest) << rest.error().message();
+  EXPECT_TRUE(rest->finished);
+  EXPECT_EQ(tree(out_), expected_);
+}
+
+TEST_F(QuantizingRanks, BelieveNoRecordThatLeavesOutBytes) {
+  ASSERT_TRUE(run(0, 2));
+  const fs::path path = out_ / rank_record_name(0);
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  RankRecord record = *parse_rank_record(text);
+  ASSERT_FALSE(record.kept.empty());
+  for (const bool shorter : {true, false}) {
+    RankRecord wrong = record;
+    if (shorter) {
+      wrong.kept.begin()->second.pop_back();
+    } else {
+      wrong.kept.erase(wrong.kept.begin());
+    }
+    std::ofstream(path) << to_json(wrong);
+    const auto last = run(1, 2);
+    ASSERT_FALSE(last);
+    EXPECT_THAT(last.error().message(), HasSubstr("do not have each byte once"));
+    EXPECT_FALSE(fs::exists(out_ / "model.safetensors"));
+  }
+  std::ofstream(path) << to_json(record);
+  const auto last = run(1, 2);
+  ASSERT_TRUE(last) << last.error().message();
+  EXPECT_EQ(tree(out_), expected_);
 }
 
 }  // namespace

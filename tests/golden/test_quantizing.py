@@ -130,6 +130,11 @@ class QuantizingView(unittest.TestCase):
                         self.assertTrue(data[begin:begin + size] == got)
 
 
+def files_of(directory):
+    return {str(path.relative_to(directory)): path.read_bytes()
+            for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
 def write_model(directory, weights, rows, columns):
     """A model of so many BF16 matrices, each with other values."""
     directory.mkdir()
@@ -182,6 +187,21 @@ class Reads(unittest.TestCase):
                 self.bytes_read()
                 ways.run("export", "--memory", "64MiB", self.source.path, view, self.work / view)
                 self.assertLess(self.bytes_read(), self.data * 2.05)
+
+    def test_of_ranks_are_together_those_of_one_process(self):
+        for view, times in (("fp8-safetensors", 1), ("ct-safetensors@scheme=W4A16_ASYM", 1),
+                            ("ct-safetensors@scheme=NVFP4A16", 2),
+                            ("fp8-safetensors@block=tensor", 2)):
+            with self.subTest(view=view):
+                ways.run("export", self.work / "model", view, self.work / f"{view} serial")
+                for world in (1, 2, 3):
+                    self.bytes_read()
+                    out = self.work / f"{view} {world}"
+                    for rank in range(world):
+                        ways.run("export", "--rank", rank, "--world", world, self.source.path,
+                                 view, out)
+                    self.assertLess(self.bytes_read(), self.data * (times + 0.05))
+                    self.assertEqual(files_of(self.work / f"{view} serial"), files_of(out))
 
     def test_of_some_codes_are_their_rows_of_granules(self):
         self.bytes_read()

@@ -529,7 +529,7 @@ class QuantizingRanks : public RankExport {
   void show(const std::string& view) {
     open(view);
     fs::remove_all(serial_);
-    const Result<ExportResult> serial = export_view(*checkpoint_, *view_, serial_, {});
+    const Result<ExportResult> serial = export_view(*view_, serial_, {});
     ASSERT_TRUE(serial.has_value()) << serial.error().message();
     expected_ = tree(serial_);
   }

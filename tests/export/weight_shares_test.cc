@@ -35,7 +35,7 @@ class WeightSharesOfAView : public testing::Test {
                      ckfs::safetensors_file("{" + header + "}", std::string(end, '\0')));
     directory_.write("config.json", R"({"model_type":"llama"})");
     Result<Checkpoint> opened =
-        Checkpoint::open(directory_.path(), {.memory = 64_MiB, .threads = 1});
+        Checkpoint::open(directory_.path(), {.use = {.memory = 64_MiB, .threads = 1}});
     ASSERT_TRUE(opened.has_value()) << opened.error().message();
     checkpoint_ = std::make_unique<Checkpoint>(std::move(*opened));
   }

@@ -28,7 +28,7 @@ class Budget {
 
   /// As create() got it.
   std::uint64_t memory() const;
-  /// Bytes in use now, or kept for reuse, but for those that servers have; and the most that ever
+  /// Bytes in use now, or kept for reuse, except those that servers have; and the most that ever
   /// were.
   std::uint64_t held() const;
   std::uint64_t peak() const;

@@ -79,7 +79,7 @@ class DecodedChunks {
   /// needed, so it is decoded to its end when it is begun, if the spill has room for it and its
   /// codecs allow no jumps.
   bool add_spill(std::shared_ptr<Spill> spill, bool whole);
-  /// Goes on without the spill. What it holds is decoded again.
+  /// Goes on without the spill: its blocks are decoded again.
   void remove_spill();
   std::shared_ptr<Spill> spill() const;
 

@@ -34,7 +34,7 @@ constexpr int kMaxNesting = 4;                 // of an axis that was flattened
 // Models that are kept. Ranks of one column of a mesh may be alike, and those of two columns not.
 constexpr std::size_t kMostModels = 16;
 constexpr std::size_t kLeastModels = 2;  // however large
-/// Of their pickles in the files; what is made of one takes several times as much.
+/// Of their pickles in the files. A model takes several times as much memory.
 constexpr std::uint64_t kMostModelBytes = std::uint64_t{64} << 20;
 
 constexpr std::array<std::string_view, 3> kWrapperNames{"_fsdp_wrapped_module",
@@ -185,7 +185,7 @@ class RankReader {
         CKFS_TRY_VOID(add(model_->dict.tensors[i].node, name, state));
         continue;
       }
-      // What it would cost to read them here.
+      // As if they were read here.
       const std::uint64_t local =
           kRankTensorBytes + 5 * known.facts->shape.size() * sizeof(std::int64_t);
       if (known.facts->kind != RankFacts::Kind::DTensor &&

@@ -221,6 +221,10 @@ class DaemonLog(cli_support.TestCase):
     PROLOGUE = """
         set -e
         ckfs=$1 source=$2 mnt=$3 dev=$4
+        # Mounts of other tests, which may lie below /dev.
+        awk '$0 ~ / - fuse.ckfs /{print $5}' /proc/self/mountinfo | while read at; do
+          umount -l "$at"
+        done
         mount -t tmpfs none "$dev"
         mknod -m 666 "$dev/fuse" c 10 229
         mknod -m 666 "$dev/null" c 1 3
@@ -277,9 +281,6 @@ print(log.recv(65536), flush=True)
     def test_umount_all_ends_every_mount(self):
         # In a mount namespace of its own: other mounts of this machine are none of this test's.
         out = self.script("""
-            awk '$0 ~ / - fuse.ckfs /{print $5}' /proc/self/mountinfo | while read at; do
-              umount -l "$at"
-            done
             mkdir "$mnt/../a" "$mnt/../b"
             "$ckfs" mount "$source" "$mnt/../a"
             "$ckfs" mount "$source" "$mnt/../b"

@@ -39,6 +39,8 @@ constexpr std::uint64_t kMostInOrder = 16_MiB;
 /// In how many steps a far source is asked for what a reader has earned, until these are as large
 /// as it likes: about as many as it has connections.
 constexpr std::uint64_t kSteps = 16;
+/// And no smaller than this for a reader that has come far.
+constexpr std::uint64_t kLeastStep = 8_MiB;
 /// The least that is computed ahead without being earned where the source is far away.
 constexpr std::uint64_t kFarStake = 4_MiB;
 
@@ -185,7 +187,10 @@ ReadStream::Advice ReadStream::advise(ByteRange request, SourceWish wish) {
     end = std::min(end, earned_bytes.end);
     const bool grows = end < earned_bytes.end || end < run.tensor.end;
     const std::uint64_t ahead = end - run.range.end;
-    const std::uint64_t step = std::clamp(ahead / kSteps, kPieceBytes, wish.step);
+    // Small ones bring a new reader's first bytes soon, and cost an answer's delay each.
+    const std::uint64_t least =
+        std::clamp(run.range.size() / 4, kPieceBytes, std::min(kLeastStep, wish.step));
+    const std::uint64_t step = std::clamp(ahead / kSteps, least, wish.step);
     if (grows) end = run.queued + (end - std::min(end, run.queued)) / step * step;
     due = end > run.queued;
   }

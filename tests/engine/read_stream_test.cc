@@ -135,8 +135,8 @@ TEST_F(ReadStreamTest, AFarSourceIsAskedInSteps) {
   struct Case {
     std::uint64_t ahead, step, expected;  // MiB
   };
-  // As large as it likes, but sixteen of them at least are under way together.
-  for (const Case& each : {Case{64, 16, 4}, Case{64, 2, 2}, Case{128, 16, 8}}) {
+  // As large as it likes, but sixteen are under way together where that leaves 8 MiB for each.
+  for (const Case& each : {Case{64, 16, 8}, Case{64, 2, 2}, Case{256, 16, 16}}) {
     const SourceWish far{.ahead = each.ahead << 20, .far = true, .step = each.step << 20};
     const auto stream = open({.whole = true});
     std::uint64_t steps = 0, started = 0;

@@ -592,9 +592,9 @@ Result<void> RankWriter::record_task(std::size_t number, std::map<std::size_t, O
         CKFS_TRY_VOID(refuse_removed(file, target));
       }
       ended_[first_].reset();
-      keeper_.change([&](RankRecord& now) {
-        now.steps = tasks_[first_].end;
-        now.left -= tasks_[first_].bytes;
+      keeper_.change([&task = tasks_[first_]](RankRecord& now) {
+        now.steps = task.end;
+        now.left -= task.bytes;
       });
     }
   }

@@ -36,8 +36,9 @@ constexpr std::uint64_t kOvershoot = 512_KiB;
 constexpr std::uint64_t kMostAhead = 8_MiB;
 /// The same where it streams: one request is under way, one is decoded, and one is read.
 constexpr std::uint64_t kMostInOrder = 16_MiB;
-/// In how many steps a far source is asked for what a reader has earned, until these are as large
-/// as it likes: about as many as it has connections.
+/// In how many steps what is wanted ahead of a far source is added, until these are as large as it
+/// likes: enough that some wait for a connection while others are on the way. The engine asks for
+/// neighbours that are added together at once.
 constexpr std::uint64_t kSteps = 16;
 /// And no smaller than this for a reader that has come far.
 constexpr std::uint64_t kLeastStep = 8_MiB;

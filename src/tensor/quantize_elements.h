@@ -110,34 +110,25 @@ float before_code(float value, float scale, float zero) {
   }
 }
 
-/// How the codes of a form are made, and stored.
+template <CodeKind kKindOfCodes, CodeArithmetic kHow>
+struct MadeBy {
+  static constexpr CodeKind kKind = kKindOfCodes;
+  static constexpr CodeArithmetic kArithmetic = kHow;
+};
+
+/// How the codes of a form are made.
 template <GroupForm kForm>
 struct FormOf;
 template <>
-struct FormOf<GroupForm::Int4> {
-  static constexpr CodeKind kKind = CodeKind::I4;
-  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::RoundedQuotient;
-};
+struct FormOf<GroupForm::Int4> : MadeBy<CodeKind::I4, CodeArithmetic::RoundedQuotient> {};
 template <>
-struct FormOf<GroupForm::Mxfp4> {
-  static constexpr CodeKind kKind = CodeKind::E2M1;
-  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::RoundedQuotient;
-};
+struct FormOf<GroupForm::Mxfp4> : MadeBy<CodeKind::E2M1, CodeArithmetic::RoundedQuotient> {};
 template <>
-struct FormOf<GroupForm::Mxfp8> {
-  static constexpr CodeKind kKind = CodeKind::E4M3;
-  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::RoundedQuotient;
-};
+struct FormOf<GroupForm::Mxfp8> : MadeBy<CodeKind::E4M3, CodeArithmetic::RoundedQuotient> {};
 template <>
-struct FormOf<GroupForm::Nvfp4> {
-  static constexpr CodeKind kKind = CodeKind::E2M1;
-  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::Quotient;
-};
+struct FormOf<GroupForm::Nvfp4> : MadeBy<CodeKind::E2M1, CodeArithmetic::Quotient> {};
 template <>
-struct FormOf<GroupForm::Nf4> {
-  static constexpr CodeKind kKind = CodeKind::NF4;
-  static constexpr CodeArithmetic kArithmetic = CodeArithmetic::Product;
-};
+struct FormOf<GroupForm::Nf4> : MadeBy<CodeKind::NF4, CodeArithmetic::Product> {};
 
 /// Bytes of a stored scale.
 template <GroupForm kForm, DType kFrom>

@@ -87,7 +87,8 @@ struct ReadTensor {
     TorchTensor tensor;
   };
   std::vector<Local> locals;
-  PickleTrace trace;  // without those of the mesh and of all shards
+  std::optional<NodeId> shards;  // of a ShardedTensor: the list of all
+  PickleTrace trace;             // without those of the mesh and of all shards
 };
 
 struct ReadMesh {
@@ -181,7 +182,7 @@ class RankReader {
       const ReadTensor& known = model_->tensors[i];
       const std::string& name = known.facts->name;
       if (!pickle_.budget()->hold(kRankTensorBytes + 2 * name.size())) break;
-      if (!pickle_.answers_as_model(known.trace)) {
+      if (!pickle_.answers_as_model(known.trace) || !has_shards_of_model(known)) {
         CKFS_TRY_VOID(add(model_->dict.tensors[i].node, name, state));
         continue;
       }
@@ -197,6 +198,13 @@ class RankReader {
       CKFS_TRY_VOID(in_tensor(name, place(known, tensor)));
     }
     return {};
+  }
+
+  bool has_shards_of_model(const ReadTensor& known) const {
+    if (!known.shards) return true;
+    const PickleTrace& trace = model_->shards.at(*known.shards).trace;
+    return pickle_.budget()->spend(trace.read.size() + trace.compared.size()) &&
+           pickle_.answers_as_model(trace);
   }
 
   Result<void> add(NodeId node, std::string name, RankState& state) {
@@ -307,6 +315,7 @@ class RankReader {
       return corrupt("shape {}, but its metadata say {}", shape_text(facts.shape),
                      shape_text(whole));
     }
+    found.shards = *shards;
     CKFS_TRY(facts.all_shards, shards_at(*shards, facts.shape));
     for (const NodeId shard : pickle_.sequence(state[0])) {
       if (!facts.left_out.empty()) return {};

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
+#include "base/parallel.h"
 #include "base/size_text.h"
 #include "view/dcp_view.h"
 #include "view/hf_model.h"
@@ -318,10 +320,25 @@ const ViewRow* find_view_row(std::string_view name) {
 }
 
 std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
-                                    const Recipes& recipes) {
+                                    const Recipes& recipes, std::size_t many) {
   const Catalog& catalog = *held;
   std::vector<ViewSummary> summaries;
-  const MaxTextViews maxtext = find_maxtext_views(held, recipes);
+  MaxTextViews maxtext;
+  MegatronView megatron;
+  // These are most of the work of opening a large model.
+  std::size_t tensors = catalog.tensors().size();
+  if (recipes.named && recipes.named->model) {
+    tensors = std::max(tensors, (*recipes.named->model)->tensors.size());
+  }
+  const std::size_t threads = tensors < many ? 1 : 2;
+  const auto found = run_parallel(2,
+                                  [&](std::size_t which) -> Result<void> {
+                                    if (which == 0) maxtext = find_maxtext_views(held, recipes);
+                                    if (which == 1) megatron = find_megatron_view(held, recipes);
+                                    return {};
+                                  },
+                                  {.few = threads, .most = threads});
+  if (!found) throw std::bad_alloc();  // nothing else fails
   std::vector<Note> maxtext_notes = maxtext_remarks(catalog, recipes);
   if (const std::optional<Note> left_out = maxtext_tree_remark(catalog)) {
     maxtext_notes.push_back(*left_out);
@@ -337,9 +354,8 @@ std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& held,
       continue;
     }
     if (row.name == kMegatronView) {
-      MegatronView view = find_megatron_view(held, recipes);
-      summary.obstacles = std::move(view.obstacles);
-      summary.definition = std::move(view.definition);
+      summary.obstacles = std::move(megatron.obstacles);
+      summary.definition = std::move(megatron.definition);
       summary.remarks = summaries.front().remarks;  // of bf16-safetensors, whose tensors it has
       continue;
     }

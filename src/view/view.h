@@ -210,9 +210,11 @@ struct ViewSummary {
 };
 
 /// Every view that ckfs knows, in the order of the docs, as this catalog can or cannot give it.
-/// Then those of recipes, which are not tried: define_view() tells whether they are available.
+/// Then those of recipes, which are not tried: define_view() tells whether they are available. With
+/// `many` tensors and more a second thread helps: for fewer it costs more than it saves.
 std::vector<ViewSummary> list_views(const std::shared_ptr<const Catalog>& catalog,
-                                    const Recipes& recipes = built_in_recipes());
+                                    const Recipes& recipes = built_in_recipes(),
+                                    std::size_t many = 10'000);
 
 /// Whether the view of that name mirrors the shards of this source, unless max_shard or another
 /// layout of experts is asked for.

@@ -224,6 +224,9 @@ class Pattern::Matching {
 
 bool Pattern::match(std::string_view name, Captured& captured) const {
   if (pieces_.empty()) return name == tail_;
+  // One character first: names of one model have their ends and beginnings in common.
+  if (name.size() < tail_.size()) return false;
+  if (!tail_.empty() && name[name.size() - tail_.size()] != tail_.front()) return false;
   if (!name.ends_with(tail_) || !name.starts_with(pieces_.front().before)) return false;
   return Matching(*this, name.substr(0, name.size() - tail_.size()), captured).fits(0, 0);
 }

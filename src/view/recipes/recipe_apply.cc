@@ -388,7 +388,10 @@ class RuleRun {
     // And the position of its source.
     std::unordered_map<std::string_view, std::uint32_t, NameHash> known;
     known.reserve(made_.size());
+    // Sizes that they have: most of the names that stay need not be hashed.
+    std::vector<bool> sizes(kMaxTensorName + 1);
     for (Made& made : made_) {
+      sizes[made.tensor.name.size()] = true;
       const auto [same, is_new] = known.emplace(made.tensor.name, made.position);
       if (is_new) continue;
       return at(
@@ -405,7 +408,8 @@ class RuleRun {
     auto next = made_.begin();
     for (std::uint32_t i = 0; i < list_.tensors.size(); ++i) {
       if (!taken_[i] || rule_.copy) {
-        if (known.contains(list_.tensors[i].name)) {
+        const std::string_view name = list_.tensors[i].name;
+        if (name.size() < sizes.size() && sizes[name.size()] && known.contains(name)) {
           return at(list_.tensors[i].name,
                     Error(ErrorCode::Unsupported, "is made by this rule and is there already"),
                     rule_.line);

@@ -124,6 +124,12 @@ bool is_python_text(std::string_view text) {
   return is_all(text, python_text_length);
 }
 
+bool is_plain_json(std::string_view text) {
+  bool plain = true;  // without an early exit, which vectors do not have
+  for (const char c : text) plain &= is_plain_json(c);
+  return plain;
+}
+
 std::string_view trim(std::string_view text) {
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);

@@ -28,6 +28,13 @@ namespace ckfs {
 [[nodiscard]] std::size_t python_text_length(std::string_view text, std::size_t at);
 [[nodiscard]] bool is_python_text(std::string_view text);
 
+/// Whether a character is printable ASCII that JSON texts have as it is; whether all of `text` are,
+/// as of most names.
+constexpr bool is_plain_json(char c) {
+  return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
+}
+[[nodiscard]] bool is_plain_json(std::string_view text);
+
 /// What JSON calls white space.
 constexpr bool is_space(char c) {
   return c == ' ' || c == '\n' || c == '\r' || c == '\t';

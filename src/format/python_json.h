@@ -16,11 +16,15 @@ namespace ckfs {
 template <typename Put>
 void put_python_string(const Put& put, std::string_view text) {
   const auto put_unit = [&](std::uint32_t unit) { put(fmt::format("\\u{:04x}", unit)); };
-  const auto is_plain = [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; };
   put("\"");
+  if (is_plain_json(text)) {
+    put(text);
+    put("\"");
+    return;
+  }
   for (std::size_t i = 0; i < text.size();) {
     std::size_t end = i;
-    while (end < text.size() && is_plain(text[end])) ++end;
+    while (end < text.size() && is_plain_json(text[end])) ++end;
     if (end > i) {
       put(text.substr(i, end - i));
       i = end;

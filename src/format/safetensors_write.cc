@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/load_le.h"
+#include "base/text.h"
 #include "format/safetensors.h"
 #include "format/text_sink.h"
 
@@ -26,6 +27,11 @@ void put_number(Sink& sink, std::uint64_t value) {
 template <typename Sink>
 void put_string(Sink& sink, std::string_view text) {
   sink.put("\"");
+  if (is_plain_json(text)) {
+    sink.put(text);
+    sink.put("\"");
+    return;
+  }
   std::size_t plain = 0;  // where the run without escapes begins
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);

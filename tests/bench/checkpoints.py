@@ -221,6 +221,12 @@ def fsdp_checkpoint(directory, *options):
     return tool("make_fsdp.py", directory, directory, *options, python=python)
 
 
+def megatron_checkpoint(directory, *options):
+    """-> the run, and the options that mount it."""
+    tool("make_megatron.py", directory, directory, *options)
+    return os.path.join(directory, "ckpt"), ("--config", os.path.join(directory, "config"))
+
+
 def dcp_checkpoint(directory, *options):
     return tool("make_dcp.py", directory, directory, *options)
 

@@ -47,10 +47,10 @@ def restored(what, item, *dropped):
     return float(done.stdout.split()[-1])
 
 
-def beside_server(bench, source, stored, path_below):
+def beside_server(bench, source, stored, path_below, options=()):
     """One reader in order of a file of a mount of `source`, whose `stored` files are cached, against the
     constant-memory server with a file as long: each gets the pages that the other one has left."""
-    with recycled_memory(9 << 30), mounted(bench, source) as mountpoint:
+    with recycled_memory(9 << 30), mounted(bench, source, *options) as mountpoint:
         raise_readahead(mountpoint)
         path = path_below(mountpoint)
         with constant(bench, os.path.getsize(path)) as ceiling:
@@ -197,8 +197,9 @@ def bench_save(bench):
                   more=True)
 
 
-def needed_bytes(source):
-    """Of all tensors but those of layers behind the last, which predict further tokens."""
+def needed_bytes(source, left_out_of_last=("",)):
+    """Of all tensors but those of layers behind the last, which predict further tokens, or of them those
+    whose names end so."""
     with open(os.path.join(source, "config.json")) as file:
         left_out = f"model.layers.{json.load(file)['num_hidden_layers']}."
     total = 0
@@ -207,7 +208,7 @@ def needed_bytes(source):
             header = json.loads(file.read(8 + header_size(path))[8:])
         total += sum(tensor["data_offsets"][1] - tensor["data_offsets"][0]
                      for name, tensor in header.items()
-                     if name != "__metadata__" and not name.startswith(left_out))
+                     if name != "__metadata__" and not (name.startswith(left_out) and name.endswith(left_out_of_last)))
     return total
 
 

@@ -97,14 +97,14 @@ def bench_export(bench):
         bench.row("its peak memory : torch's", statistics.median(b[1] / a[1] for a, b in seen), 0.1, 0.1, more=True)
 
 
-def mount_and_list(bench, source, more=()):
+def mount_and_list(bench, source, more=(), options=()):
     """-> seconds, the daemon's peak bytes: the median of five mounts and `ls -lR` of all that they show,
     and of the views `more`."""
     seen = []
     for _ in range(5):
         mountpoint = tempfile.mkdtemp(dir=bench.work)
         begin = time.perf_counter()
-        subprocess.run([bench.ckfs, "mount", source, mountpoint], check=True)
+        subprocess.run([bench.ckfs, "mount", source, mountpoint, *options], check=True)
         subprocess.run(["ls", "-lR", mountpoint, *(os.path.join(mountpoint, view) for view in more)],
                        check=True, stdout=subprocess.DEVNULL)
         seen.append((time.perf_counter() - begin, status(daemon_of(mountpoint), "VmHWM")))

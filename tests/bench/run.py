@@ -21,6 +21,7 @@ import rows_far
 import rows_fsdp
 import rows_maxtext
 import rows_many
+import rows_megatron
 import rows_orbax
 import rows_python
 import rows_quantized
@@ -36,10 +37,10 @@ from harness import Bench
 NAMES = ("kernels", "cached", "direct", "reread", "export", "mount", "memory", "gather", "bytes",
          "amplification", "idle", "boxes", "int4", "gptoss", "random", "conversion", "needed",
          "quantize", "zero",
-         "fsdp", "ranks", "fleet", "split", "digest", "verify", "slow", "network", "far", "farmount",
+         "fsdp", "megatronmount", "megatron", "ranks", "fleet", "split", "digest", "verify", "slow", "network", "far", "farmount",
          "farfaults", "decode", "chunks", "reshard", "cold", "maxtext", "uncompressed", "maxtextmount",
          "orbaxmount", "dcpmount", "restore", "save", "neededmaxtext", "python", "serve", "runai")
-MODULES = (rows_view, rows_reads, rows_quantized, rows_quantizing, rows_zero, rows_fsdp, rows_many, rows_orbax,
+MODULES = (rows_view, rows_reads, rows_quantized, rows_quantizing, rows_zero, rows_fsdp, rows_megatron, rows_many, rows_orbax,
            rows_source, rows_far, rows_maxtext, rows_python, rows_serve)
 BENCHES = {name: next(getattr(module, "bench_" + name) for module in MODULES
                       if hasattr(module, "bench_" + name)) for name in NAMES}

@@ -2,18 +2,20 @@
 """Makes a checkpoint of Megatron-Core (torch_dist) with the shapes of DeepSeek-V3, as 512 ranks save
 it with an optimizer; weights are holes in sparse files.
 
-    make_megatron.py OUT [--layers 61] [--experts 256] [--without-optimizer] [--all-items]
+    make_megatron.py OUT [--layers 61] [--experts 256] [--without-optimizer] [--all-items] [--fill]
 
 OUT/ckpt is the run, OUT/config the directory for --config. Layers are numbered; experts of a layer
 are one tensor in a chunk for each expert and half; other matrices are cut in 8 by tensor parallelism.
 Each item is a torch file whose elements are a hole; its own text is written for the first item of
 each tensor, which opening reads, or for all of them (--all-items), which reading weights needs.
+--fill writes elements too, which are pseudo-random.
 Needs nothing but Python's standard library.
 """
 import argparse
 import json
 import pathlib
 import pickle
+import random
 import tempfile
 
 import make_dcp
@@ -59,9 +61,11 @@ class Item:
                 file.seek(self.end)
                 self.tail = file.read()
 
-    def write(self, file, at):
+    def write(self, file, at, noise=b""):
         file.seek(at)
         file.write(self.head)
+        for done in range(0, self.end - self.begin if noise else 0, len(noise) or 1):
+            file.write(noise[:self.end - self.begin - done])
         file.seek(at + self.end)
         file.write(self.tail)
 
@@ -107,7 +111,9 @@ def main():
     parser.add_argument("--experts", type=int, default=256)
     parser.add_argument("--without-optimizer", action="store_true")
     parser.add_argument("--all-items", action="store_true")
+    parser.add_argument("--fill", action="store_true", help="implies --all-items")
     arguments = parser.parse_args()
+    noise = random.Random(1).randbytes(4 << 20) if arguments.fill else b""
     directory = arguments.out / "ckpt" / "iter_0001000"
     directory.mkdir(parents=True)
     tensors = [(name, dtype, shape, parts, True)
@@ -139,8 +145,8 @@ def main():
             rank, turn = turn % RANKS, turn + 1
             places[make_dcp.MetadataIndex(fqn=name, offset=offset, index=number)] = make_dcp.StorageInfo(
                 relative_path=f"__{rank}_0.distcp", offset=ends[rank], length=item.length)
-            if is_weight and (number == 0 or arguments.all_items):
-                item.write(files[rank], ends[rank])
+            if is_weight and (number == 0 or arguments.all_items or noise):
+                item.write(files[rank], ends[rank], noise)
             ends[rank] += item.length
         if dtype not in of_dtype:
             of_dtype[dtype] = properties(dtype)

@@ -57,6 +57,7 @@ typedef struct ckfs_error {
   const char* message;  /* one line, THING: FACT (LIMIT); ends in NUL */
 } ckfs_error;
 
+typedef struct ckfs_budget ckfs_budget;
 typedef struct ckfs_checkpoint ckfs_checkpoint;
 typedef struct ckfs_view ckfs_view;
 typedef struct ckfs_file ckfs_file;
@@ -142,6 +143,20 @@ CKFS_API void ckfs_task_free(ckfs_task* task); /* of NULL: nothing */
 CKFS_API ckfs_error* ckfs_open(const char* source, const char* const* options, ckfs_task* task,
                                ckfs_checkpoint** checkpoint);
 CKFS_API void ckfs_close(ckfs_checkpoint* checkpoint); /* of NULL: nothing */
+
+/* Memory that several checkpoints share: together they hold no more than one alone would. Options:
+ * "memory", as of ckfs_open(); "for_servers" (0), how much of it is set apart for sources on other
+ * machines: each takes a quarter of the memory, but between 16 and 256 MiB, and without it none is
+ * opened. The handle may be freed while what was opened with it is in use. */
+CKFS_API ckfs_error* ckfs_budget_new(const char* const* options, ckfs_budget** budget);
+/* Bytes in use now, or kept for reuse, and the most that ever were, without those that servers
+ * have. Both are 0 in a child of a fork. The places may be NULL. */
+CKFS_API void ckfs_budget_held(const ckfs_budget* budget, uint64_t* held, uint64_t* peak);
+CKFS_API void ckfs_budget_free(ckfs_budget* budget); /* of NULL: nothing */
+/* ckfs_open() with memory of a budget; "memory" is then no option. */
+CKFS_API ckfs_error* ckfs_open_with(const ckfs_budget* budget, const char* source,
+                                    const char* const* options, ckfs_task* task,
+                                    ckfs_checkpoint** checkpoint);
 
 /* A report as JSON (docs/CLI_ABI.md). `what`: "inspect"; "status", what was read so far; "view",
  * all tensors of the view of that name and what they are made of. `view` is NULL otherwise. */

@@ -648,7 +648,7 @@ Result<std::shared_ptr<const std::uint64_t>> Budget::Impl::take_for_server() {
     if (taken < kLeastFetching) {
       return fail(ErrorCode::OutOfMemory,
                   "budget: {} are left for servers, and a source on another machine takes at least "
-                  "{} (Budget::create(memory, for_servers))",
+                  "{} (for_servers sets more apart)",
                   size_text(left), size_text(kLeastFetching));
     }
   } while (!for_servers_->compare_exchange_weak(left, left - taken));

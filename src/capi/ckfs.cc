@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <ckfs/budget.h>
 #include <ckfs/check.h>
 #include <ckfs/checkpoint.h>
 #include <ckfs/ckfs.h>
@@ -38,6 +40,10 @@ struct ckfs_task {
   std::stop_source stop;
   std::atomic<std::uint64_t> done{0};
   std::atomic<std::uint64_t> total{0};
+};
+
+struct ckfs_budget {
+  ckfs::Budget budget;
 };
 
 struct ckfs_checkpoint {
@@ -197,17 +203,49 @@ Result<double> parse_share(const Option& option) {
   return share;
 }
 
-Result<OpenOptions> open_options(const char* const* options) {
+/// `budget`: nullopt: the checkpoint has memory of its own.
+Result<OpenOptions> open_options(const char* const* options, std::optional<Budget> budget) {
   CKFS_TRY(const std::vector<Option> parsed, parse_options(options));
   OpenOptions open;
   open.use.memory = automatic_memory();
+  open.use.budget = std::move(budget);
   for (const Option& option : parsed) {
+    if (open.use.budget && option.name == "memory") {
+      return fail(ErrorCode::InvalidArgument, "memory: the budget says it");
+    }
     CKFS_TRY(const bool known, set_open_option(open, option.name, option.value));
     if (!known) {
       return fail(ErrorCode::InvalidArgument, "{}: no such option", one_line(option.name));
     }
   }
   return open;
+}
+
+Result<Budget> make_budget(const char* const* options) {
+  CKFS_TRY(const std::vector<Option> parsed, parse_options(options));
+  OpenOptions open;
+  open.use.memory = automatic_memory();
+  std::uint64_t for_servers = 0;
+  for (const Option& option : parsed) {
+    if (option.name == "memory") {
+      CKFS_TRY_VOID(set_open_option(open, option.name, option.value));
+    } else if (option.name == "for_servers") {
+      CKFS_TRY(for_servers, parse_bytes(option.name, option.value, 0));
+    } else {
+      return no_such_option(option, {"memory", "for_servers"});
+    }
+  }
+  return Budget::create(open.use.memory, for_servers);
+}
+
+Result<void> open(const char* source, const char* const* options, std::optional<Budget> budget,
+                  ckfs_task* task, ckfs_checkpoint** checkpoint) {
+  start_log_once();
+  CKFS_TRY(OpenOptions open, open_options(options, std::move(budget)));
+  open.stop = stop_of(task);
+  CKFS_TRY(Checkpoint made, Checkpoint::open(source, open));
+  *checkpoint = std::make_unique<ckfs_checkpoint>(std::move(made), shown_source(source)).release();
+  return {};
 }
 
 /// Errors: InvalidArgument: a pointer that must not be NULL is.
@@ -300,13 +338,34 @@ ckfs_error* ckfs_open(const char* source, const char* const* options, ckfs_task*
                       ckfs_checkpoint** checkpoint) {
   return run([&]() -> Result<void> {
     CKFS_TRY_VOID(check_given("ckfs_open", source, checkpoint));
-    start_log_once();
-    CKFS_TRY(OpenOptions open, open_options(options));
-    open.stop = stop_of(task);
-    CKFS_TRY(Checkpoint made, Checkpoint::open(source, open));
-    *checkpoint =
-        std::make_unique<ckfs_checkpoint>(std::move(made), shown_source(source)).release();
+    return open(source, options, std::nullopt, task, checkpoint);
+  });
+}
+
+ckfs_error* ckfs_budget_new(const char* const* options, ckfs_budget** budget) {
+  return run([&]() -> Result<void> {
+    CKFS_TRY_VOID(check_given("ckfs_budget_new", budget));
+    CKFS_TRY(Budget made, make_budget(options));
+    *budget = std::make_unique<ckfs_budget>(std::move(made)).release();
     return {};
+  });
+}
+
+void ckfs_budget_held(const ckfs_budget* budget, uint64_t* held, uint64_t* peak) {
+  if (held != nullptr) *held = budget->budget.held();
+  if (peak != nullptr) *peak = budget->budget.peak();
+}
+
+void ckfs_budget_free(ckfs_budget* budget) {
+  delete budget;
+}
+
+ckfs_error* ckfs_open_with(const ckfs_budget* budget, const char* source,
+                           const char* const* options, ckfs_task* task,
+                           ckfs_checkpoint** checkpoint) {
+  return run([&]() -> Result<void> {
+    CKFS_TRY_VOID(check_given("ckfs_open_with", budget, source, checkpoint));
+    return open(source, options, budget->budget, task, checkpoint);
   });
 }
 

@@ -163,6 +163,8 @@ TEST_F(Capi, TellsErrorsByCodeAndLine) {
     return answer(ckfs_open(kSource.c_str(), options, nullptr, &none));
   };
   EXPECT_EQ(option("memory=1").message, "memory: 1 is too little (at least 64MiB)");
+  EXPECT_EQ(answer(ckfs_open_with(nullptr, kSource.c_str(), nullptr, nullptr, &none)).message,
+            "ckfs_open_with: an argument is NULL");
   EXPECT_EQ(option("mem=1GiB").message, "mem: no such option");
   EXPECT_EQ(option("memory").code, CKFS_INVALID_ARGUMENT);
   ckfs_view* view = nullptr;
@@ -188,6 +190,47 @@ TEST_F(Capi, TellsErrorsByCodeAndLine) {
             CKFS_INVALID_ARGUMENT);
   ckfs_error_free(nullptr);
   ckfs_buffer_release(nullptr);
+}
+
+TEST_F(Capi, SharesABudget) {
+  const std::string kShards[] = {"model-00001-of-00003.safetensors",
+                                 "model-00002-of-00003.safetensors"};
+  ckfs_budget* budget = nullptr;
+  const char* const of_64[] = {"memory=64MiB", nullptr};
+  ASSERT_EQ(answer(ckfs_budget_new(of_64, &budget)).message, "");
+  ckfs_checkpoint* checkpoint = nullptr;
+  EXPECT_EQ(answer(ckfs_open_with(budget, kSource.c_str(), of_64, nullptr, &checkpoint)).message,
+            "memory: the budget says it");
+  EXPECT_EQ(checkpoint, nullptr);
+  std::uint64_t held = 1, peak = 1;
+  ckfs_budget_held(budget, &held, &peak);
+  EXPECT_EQ(peak, 0u);
+  for (std::size_t k = 0; k < 2; ++k) {
+    ASSERT_EQ(
+        answer(ckfs_open_with(budget, kSource.c_str(), nullptr, nullptr, &checkpoint)).message, "");
+    ckfs_view_close(view_);
+    ASSERT_EQ(answer(ckfs_view_open(checkpoint, "bf16-safetensors", nullptr, &view_)).message, "");
+    file(kShards[k]);
+    ckfs_buffer json{};
+    ASSERT_EQ(answer(ckfs_report(checkpoint, "status", nullptr, &json)).message, "");
+    EXPECT_EQ(take_json(json)["memory_budget"], 64 << 20);
+    ckfs_close(checkpoint);
+    ckfs_budget_held(budget, &held, &peak);
+    EXPECT_GT(peak, 0u);
+    EXPECT_LE(peak, std::uint64_t{64} << 20);
+  }
+  ckfs_budget_free(budget);  // the view goes on with it
+  file(kShards[1]);
+  budget = nullptr;
+  ckfs_budget_free(budget);
+  const auto option = [&](const char* text) {
+    const char* const options[] = {text, nullptr};
+    return answer(ckfs_budget_new(options, &budget)).message;
+  };
+  EXPECT_EQ(option("memory=1"), "memory: 1 is too little (at least 64MiB)");
+  EXPECT_THAT(option("for_server=1GiB"), HasSubstr("did you mean for_servers?"));
+  EXPECT_THAT(option("for_servers=1"), StartsWith("budget: 1 for servers"));
+  EXPECT_EQ(budget, nullptr);
 }
 
 TEST_F(Capi, ReportsAsTheProgramDoes) {
@@ -294,19 +337,27 @@ TEST_F(Capi, SendsTheLogWhereItIsTold) {
 }
 
 TEST_F(Capi, IsRefusedToAForkedChildThatMayClose) {
+  ckfs_budget* budget = nullptr;
+  ASSERT_EQ(answer(ckfs_budget_new(nullptr, &budget)).message, "");
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(30);
     ckfs_view* view = nullptr;
+    ckfs_checkpoint* checkpoint = nullptr;
     ckfs_buffer json{};
     const bool refused =
         answer(ckfs_view_open(checkpoint_, "source", nullptr, &view)).code ==
             CKFS_INVALID_ARGUMENT &&
-        answer(ckfs_report(checkpoint_, "status", nullptr, &json)).code == CKFS_INVALID_ARGUMENT;
+        answer(ckfs_report(checkpoint_, "status", nullptr, &json)).code == CKFS_INVALID_ARGUMENT &&
+        answer(ckfs_open_with(budget, kSource.c_str(), nullptr, nullptr, &checkpoint)).code ==
+            CKFS_INVALID_ARGUMENT;
+    ckfs_budget_held(budget, nullptr, nullptr);
+    ckfs_budget_free(budget);
     ckfs_view_close(view_);
     ckfs_close(checkpoint_);
     ::_exit(refused ? 0 : 1);
   }
+  ckfs_budget_free(budget);
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;

@@ -87,6 +87,49 @@ class Mapping(support.TestCase):
         self.assertEqual(len(wide.describe()["arrays"]), len(wide))
 
 
+class Budgets(support.TestCase):
+    def test_are_shared_by_sources(self):
+        budget = ckfs.Budget("64MiB")
+        self.assertEqual((budget.held, budget.peak), (0, 0))
+        first, second = (ckfs.open(FP8, "bf16-safetensors", budget=budget, threads=k) for k in (1, 2))
+        path = next(file.path for file in first.files() if file.tensors)
+
+        def read(model):
+            with model.open_file(path) as file:
+                return file.read()
+
+        expected = read(first)
+        peak = budget.peak
+        self.assertGreater(peak, 0)
+        self.assertEqual(second.checkpoint.statistics()["memory_budget"], 64 << 20)
+        self.assertEqual(second.checkpoint.statistics()["memory_peak"], peak)
+        self.assertEqual(read(second), expected)
+        self.assertLessEqual(budget.held, 64 << 20)
+        self.assertLessEqual(budget.peak, 64 << 20)
+        del budget
+        self.assertEqual(read(first), expected)
+
+    def test_are_told_apart_where_models_are_kept(self):
+        path = FP8 / "model-00001-of-00003.safetensors"
+        one, other = ckfs.Budget("64MiB"), ckfs.Budget("64MiB")
+        self.assertNotEqual(repr(one), repr(other))
+        with ckfs.safe_open(path, framework="pt", budget=one) as a, \
+                ckfs.safe_open(path, framework="pt", budget=other) as b, \
+                ckfs.safe_open(path, framework="pt", budget=one) as c:
+            self.assertIsNot(a._model, b._model)
+            self.assertIs(a._model, c._model)
+
+    def test_are_set_apart_for_servers(self):
+        self.assertEqual(ckfs.Budget("256MiB", for_servers="64MiB").peak, 0)
+
+    def test_that_are_too_small_are_refused(self):
+        for words, text in (({"memory": "1MiB"}, "too little"), ({"for_servers": 1}, "budget: 1 for servers")):
+            with self.assertRaisesRegex(ckfs.InvalidArgumentError, text):
+                ckfs.Budget(**words)
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "memory: the budget says it"):
+            ckfs.open(FP8, budget=ckfs.Budget("64MiB"), memory="64MiB")
+
+
 class Rows(support.TestCase):
     def setUp(self):
         self.tensor = ckfs.open(self.source(t=("U8", [64, 4, 16], NUMBERS)))["t"]

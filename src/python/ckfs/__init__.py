@@ -16,7 +16,7 @@ import os
 from typing import Any, Callable, Optional, Union
 
 from . import _native, errors
-from ._model import Checkpoint, File, LoadResult, Model, Progress, Tensor, open
+from ._model import Budget, Checkpoint, File, LoadResult, Model, Progress, Tensor, open
 from ._mounted import mounted
 from ._programs import program
 from ._safe_open import safe_open
@@ -26,7 +26,7 @@ from .errors import (CorruptError, Error, InternalError, InvalidArgumentError, I
 __version__ = _native.library.ckfs_version().decode()
 
 __all__ = [
-    "Checkpoint", "CorruptError", "Error", "File", "InternalError", "InvalidArgumentError", "IoError",
+    "Budget", "Checkpoint", "CorruptError", "Error", "File", "InternalError", "InvalidArgumentError", "IoError",
     "LoadResult", "Model", "NotFoundError", "OutOfMemoryError", "StaleError", "StoppedError", "Tensor",
     "TensorNotFoundError", "UnsupportedError", "digest", "export", "mounted", "open", "program",
     "safe_open", "set_log", "verify",

@@ -5,6 +5,7 @@ import collections
 import collections.abc
 import ctypes
 import io
+import itertools
 import os
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
@@ -44,7 +45,8 @@ def open(source: Union[str, os.PathLike], view: Optional[str] = None, **options:
     view: a view's name, with or without parameters: "fp32-safetensors", "bf16-safetensors@cast=all".
         None: each tensor in the dtype that it is stored in, and quantized ones as BF16.
     options: those of `ckfs mount -o` that say what is opened, and how: memory="4GiB", tag=, key=,
-        item=, step=, config=, family=, recipe=, spill=, threads=, io=, strict=, offline=, …
+        item=, step=, config=, family=, recipe=, spill=, threads=, io=, strict=, offline=, …; and
+        budget=, a Budget that it shares with other sources.
 
     Reads headers only. Raises NotFoundError, CorruptError, UnsupportedError (the source cannot give
     the view: the text says why), InvalidArgumentError, IoError.
@@ -52,16 +54,61 @@ def open(source: Union[str, os.PathLike], view: Optional[str] = None, **options:
     return Checkpoint(source, **options).view(view)
 
 
+_numbers = itertools.count(1)
+
+
+class Budget:
+    """Memory that several sources share, for buffers and caches: together they hold no more than one
+    alone would.
+
+    memory: a size, as "4GiB"; by default a quarter of the control group's limit, or 1 GiB.
+    for_servers: how much of it is set apart for sources on other machines: each takes a quarter of
+        `memory`, but between 16 and 256 MiB. Without it such a source is not opened. These bytes are
+        not counted in `held` and `peak`.
+
+    Raises InvalidArgumentError (less than 64 MiB are left for the rest; less than one such source takes).
+    In a process that was forked, sources are not opened with a budget of the parent's.
+    """
+
+    def __init__(self, memory: Union[None, int, str] = None, for_servers: Union[None, int, str] = None):
+        self._number = next(_numbers)
+        self._handle = _native.Handle("ckfs_budget_free")
+        _native.check(_native.library.ckfs_budget_new(
+            _native.options({"memory": memory, "for_servers": for_servers}),
+            ctypes.byref(self._handle.pointer)))
+
+    def _held(self) -> Tuple[int, int]:
+        held, peak = _native.c_u64(), _native.c_u64()
+        _native.library.ckfs_budget_held(self._handle.pointer, ctypes.byref(held), ctypes.byref(peak))
+        return held.value, peak.value
+
+    @property
+    def held(self) -> int:
+        """Bytes in use now, or kept for reuse."""
+        return self._held()[0]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that ever were in use, or kept for reuse."""
+        return self._held()[1]
+
+    def __repr__(self) -> str:
+        return f"<ckfs.Budget {self._number}>"  # caches of models know it by this
+
+
 class Checkpoint:
     """A source whose headers have been read; its views share a budget of memory."""
 
-    def __init__(self, source: Union[str, os.PathLike], **options: Any):
+    def __init__(self, source: Union[str, os.PathLike], *, budget: Optional[Budget] = None, **options: Any):
         self.source = os.fspath(source)
         if "://" in os.fsdecode(self.source):
             show_fetcher()
         self._handle = _native.Handle("ckfs_close")
-        _native.call("ckfs_open", os.fsencode(self.source), _native.options(options), TASK,
-                     ctypes.byref(self._handle.pointer))
+        words = [os.fsencode(self.source), _native.options(options), TASK, ctypes.byref(self._handle.pointer)]
+        if budget is None:
+            _native.call("ckfs_open", *words)
+        else:
+            _native.call("ckfs_open_with", budget._handle.pointer, *words)
 
     def view(self, name: Optional[str] = None) -> "Model":
         """The view of that name, or as open() chooses one. Raises NotFoundError, UnsupportedError,

@@ -67,6 +67,8 @@ Options = ctypes.POINTER(ctypes.c_char_p)
 FUNCTIONS = {
     "ckfs_task_new": [ctypes.POINTER(void_p)],
     "ckfs_open": [ctypes.c_char_p, Options, void_p, ctypes.POINTER(void_p)],
+    "ckfs_budget_new": [Options, ctypes.POINTER(void_p)],
+    "ckfs_open_with": [void_p, ctypes.c_char_p, Options, void_p, ctypes.POINTER(void_p)],
     "ckfs_report": [void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(Buffer)],
     "ckfs_view_open": [void_p, ctypes.c_char_p, void_p, ctypes.POINTER(void_p)],
     "ckfs_view_describe": [void_p, ctypes.POINTER(ViewInfo)],
@@ -88,6 +90,8 @@ FREES = {
     "ckfs_task_stop": [void_p],
     "ckfs_task_progress": [void_p, ctypes.POINTER(c_u64), ctypes.POINTER(c_u64)],
     "ckfs_task_free": [void_p],
+    "ckfs_budget_held": [void_p, ctypes.POINTER(c_u64), ctypes.POINTER(c_u64)],
+    "ckfs_budget_free": [void_p],
     "ckfs_close": [void_p],
     "ckfs_view_close": [void_p],
     "ckfs_file_close": [void_p],

@@ -59,6 +59,8 @@ ROWS = [
     Row("vllm_prefetch", "the same with `safetensors_load_strategy=prefetch`",
         environment="vllm"),
     Row("vllm_runai", "the same with `load_format=runai_streamer`", environment="vllm"),
+    Row("vllm_serve", "the same of `s3://` from `ckfs serve`, with `load_format=runai_streamer`",
+        environment="vllm"),
     Row("vllm_parallel", "the same with `tensor_parallel_size=2`", environment="vllm"),
     Row("runai_model_streamer", "`SafetensorsStreamer`", ("runai-model-streamer==0.17.0",
                                                          "fastsafetensors==0.5.0")),
@@ -248,7 +250,7 @@ def run_row(row, work):
 
 HEAD = """# Loaders
 
-What was run on a mounted view, unmodified, and whether the result equals that of a directory without ckfs that torch converted (for copies: the view's own bytes). Made by `./dev loaders [NAME...]` (`tests/loaders/matrix.py`, `programs.py`), each row in an environment of its own; rows that are not run again stay. Rows of quantizing views are compared as they say, and read their view several times. The model has some megabytes of random F32 weights (BF16 for these rows), so the BF16 view reads two bytes of the source for each byte that it gives, the F32 view and `source` one. vLLM and OpenVINO run without torchvision, torchaudio and torchcodec (those of the package index are compiled for CUDA); vLLM's two ranks have a processor each by `VLLM_CPU_OMP_THREADS_BIND`.
+What was run on a mounted view, unmodified, and whether the result equals that of a directory without ckfs that torch converted (for copies: the view's own bytes). Made by `./dev loaders [NAME...]` (`tests/loaders/matrix.py`, `programs.py`), each row in an environment of its own; rows that are not run again stay. Rows of quantizing views are compared as they say, and read their view several times. The model has some megabytes of random F32 weights (BF16 for these rows), so the BF16 view reads two bytes of the source for each byte that it gives, the F32 view and `source` one (of `vllm_serve` the ratio is that of `source`, which the server reads). vLLM and OpenVINO run without torchvision, torchaudio and torchcodec (those of the package index are compiled for CUDA); vLLM's two ranks have a processor each by `VLLM_CPU_OMP_THREADS_BIND`.
 
 | loader | version | what was run | result | source bytes per byte given |
 |---|---|---|---|---|

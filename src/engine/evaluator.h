@@ -136,9 +136,9 @@ class Evaluator {
     std::span<std::byte> out;
     bool padded = false;  // ReadRequest::padded, of the plan's only part
   };
-  template <typename Done>
+  using Done = std::function<void(std::size_t number, const std::vector<FileId>& files)>;
   Result<void> carry_out(std::span<const Task> tasks, const RunReads& reads,
-                         std::span<std::byte> scratch, Want want, Done done);
+                         std::span<std::byte> scratch, Want want, const Done& done);
   static std::optional<std::size_t> padding_of(const ReadPlan& plan, Want want,
                                                const Buffer& buffer);
   Result<std::size_t> scratch_of(const FileLayout& file, const ReadPlan& plan) const;

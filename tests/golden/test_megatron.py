@@ -327,6 +327,40 @@ class Models(Work):
         self.assertIn("decoder.layers.0.self_attention.mystery.weight", said)
         self.export(DATA / case / "source", "safetensors", *config_of(case))
 
+    def without(self, directory, name):
+        """A copy of a model in one file that lacks a tensor."""
+        out = pathlib.Path(tempfile.mkdtemp(dir=self.work)) / "model"
+        shutil.copytree(directory, out)
+        path = out / "model.safetensors"
+        data = path.read_bytes()
+        begin = 8 + struct.unpack("<Q", data[:8])[0]
+        header, tensors, at = json.loads(data[8:begin]), b"", 0
+        del header[name]
+        for tensor in header.values():
+            if "data_offsets" in tensor:
+                first, last = tensor["data_offsets"]
+                tensors += data[begin + first:begin + last]
+                tensor["data_offsets"] = [at, at + last - first]
+                at += last - first
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + tensors)
+        return out
+
+    def test_without_an_expert_are_refused_both_ways(self):
+        case = "deepseek3-mtp-singleton"
+        stored = self.export(DATA / case / "source", "safetensors", *config_of(case))
+        for name, text in (
+                ("decoder.layers.1.mlp.experts.experts.2.linear_fc2.weight", "e 2 is missing"),
+                ("decoder.layers.1.mlp.router.weight", "i 1 is missing"),
+                ("decoder.layers.1.mlp.shared_experts.linear_fc2.weight", "i 1 is missing")):
+            self.assertIn(text, self.refused(self.without(stored, name)))
+        model = DATA / "back-qwen3-moe/source"
+        for name, text in (
+                ("model.layers.1.mlp.experts.2.down_proj.weight", "e 2 is missing"),
+                ("model.layers.1.mlp.experts.2.up_proj.weight", "e 2 is missing"),
+                ("model.layers.1.mlp.gate.weight", "i 1 is missing")):
+            self.assertIn(text, self.refused(self.without(model, name), view="megatron-torch-dist"))
+
     def test_that_do_not_fit_their_config_are_refused(self):
         for case, changes, part in (
                 ("qwen3-tp2-iterations", {"num_hidden_layers": 3}, "decoder.layers"),
@@ -339,7 +373,9 @@ class Models(Work):
                 ("qwen25-tied-numbered-optimizer", {"num_hidden_layers": 3}, "2 is missing"),
                 ("qwen25-tied-numbered-optimizer", {"tie_word_embeddings": False}, "output_layer"),
                 ("qwen3-moe-pp2-ep2-chained", {"num_experts": 8}, "mlp.gate.weight"),
+                ("qwen3-moe-pp2-ep2-chained", {"moe_intermediate_size": 8}, "experts"),
                 ("deepseek3-mtp-singleton", {"n_routed_experts": 5}, "mlp.gate.weight"),
+                ("deepseek3-mtp-singleton", {"moe_intermediate_size": 8}, "experts"),
                 ("deepseek3-mtp-singleton", {"first_k_dense_replace": 0}, "mlp.down_proj"),
                 ("deepseek3-mtp-singleton", {"num_nextn_predict_layers": 0}, "mtp.layers.0."),
                 ("deepseek3-mtp-singleton", {"num_nextn_predict_layers": 2}, "k 1 is missing"),

@@ -308,6 +308,14 @@ std::uint64_t Evaluator::begin_of(const FileLayout& file, std::uint32_t tensor,
   return bytes.begin / width * width;
 }
 
+std::optional<Buffer> Evaluator::memory_of_helper(std::size_t size) {
+  try {
+    return pool_.try_acquire(Tier::Tile, size);
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+}
+
 /// All batches of the plan, by this thread and the workers that come to help.
 Result<std::vector<FileId>> Evaluator::gather_into(const GatherPlan& plan,
                                                    std::span<std::byte> staging,
@@ -316,15 +324,7 @@ Result<std::vector<FileId>> Evaluator::gather_into(const GatherPlan& plan,
   std::vector<FileId> files;  // guarded by mutex
   CKFS_TRY_VOID(workers_.share(plan.batches(), [&](Workers::Claims& claims, bool helper) {
     std::optional<Buffer> own;
-    if (helper) {
-      // A helper neither waits for memory nor fails the work: the others can do without it.
-      try {
-        own = pool_.try_acquire(Tier::Tile, plan.staging());
-      } catch (const std::bad_alloc&) {
-        return;
-      }
-      if (!own) return;
-    }
+    if (helper && !(own = memory_of_helper(plan.staging()))) return;
     const TierScope holding(Tier::Tile);
     Measured source(*this, want);
     while (const auto batch = claims.next()) {

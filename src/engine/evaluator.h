@@ -145,6 +145,9 @@ class Evaluator {
   Result<std::vector<FileId>> fill_rest(const FileLayout& file, const Task& task,
                                         std::span<std::byte> scratch, Want want);
   Result<std::vector<Buffer>> memory(std::span<const std::size_t> sizes, Patience patience);
+  /// nullopt: there is none now. A helper neither waits for memory nor fails the work, which goes
+  /// on without it.
+  std::optional<Buffer> memory_of_helper(std::size_t size);
   GatherPlan gather_plan(const FileLayout& file, std::uint32_t tensor, ByteRange bytes) const;
 
   /// The source; measures how long it takes, and checks that it is still the same.

@@ -352,15 +352,7 @@ Result<std::vector<FileId>> Evaluator::each_slab(std::span<const ElementRange> s
   std::vector<FileId> files;  // guarded by mutex
   CKFS_TRY_VOID(workers_.share(slabs.size(), [&](Workers::Claims& claims, bool helper) {
     std::optional<Buffer> own;
-    if (helper) {
-      // As in gather_into().
-      try {
-        own = pool_.try_acquire(Tier::Tile, room);
-      } catch (const std::bad_alloc&) {
-        return;
-      }
-      if (!own) return;
-    }
+    if (helper && !(own = memory_of_helper(room))) return;
     const TierScope holding(Tier::Tile);
     std::vector<FileId> read;
     while (const auto number = claims.next()) {

@@ -126,6 +126,8 @@ class Budgets(support.TestCase):
         for words, text in (({"memory": "1MiB"}, "too little"), ({"for_servers": 1}, "budget: 1 for servers")):
             with self.assertRaisesRegex(ckfs.InvalidArgumentError, text):
                 ckfs.Budget(**words)
+        with self.assertRaisesRegex(ckfs.InvalidArgumentError, "budget: a ckfs.Budget is wanted, not str"):
+            ckfs.open(FP8, budget="64MiB")
         with self.assertRaisesRegex(ckfs.InvalidArgumentError, "memory: the budget says it"):
             ckfs.open(FP8, budget=ckfs.Budget("64MiB"), memory="64MiB")
 

@@ -105,6 +105,9 @@ class Checkpoint:
             show_fetcher()
         self._handle = _native.Handle("ckfs_close")
         words = [os.fsencode(self.source), _native.options(options), TASK, ctypes.byref(self._handle.pointer)]
+        if budget is not None and not isinstance(budget, Budget):
+            raise errors.InvalidArgumentError(
+                f"budget: a ckfs.Budget is wanted, not {type(budget).__name__} (memory= takes a size)")
         if budget is None:
             _native.call("ckfs_open", *words)
         else:

@@ -146,15 +146,16 @@ class RemoteFiles final : public SourceFiles {
   const std::unique_ptr<FetchClient> client_;
   const RemoteOptions options_;
   const RemoteCache cache_;
+  mutable SharedMutex mutex_;
+  // Elements stay where they are, and outlive `keeps_`, whose thread reads them to its end.
+  std::deque<Source> sources_ CKFS_GUARDED_BY(mutex_);
   const std::unique_ptr<KeepQueue> keeps_;  // nullptr: there is no cache
   const std::unique_ptr<SourceFiles> local_;
   const std::filesystem::path hub_cache_;
   const std::unique_ptr<Store> store_;
   Parallel parallel_;
   const FetchPlanOptions plan_options_;
-  mutable SharedMutex mutex_;
-  std::deque<Source> sources_ CKFS_GUARDED_BY(mutex_);      // elements stay where they are
-  mutable std::deque<File> files_ CKFS_GUARDED_BY(mutex_);  // the same
+  mutable std::deque<File> files_ CKFS_GUARDED_BY(mutex_);  // elements stay where they are
   std::atomic<bool> is_opening_{true};
   Mutex ends_mutex_;
   std::map<EndKey, End> ends_ CKFS_GUARDED_BY(ends_mutex_);

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The disk cache of sources on other machines: what was read once is not fetched again, by whatever
 verb, mount or process, and is right or absent. The servers count what they are asked for."""
+import fcntl
 import json
 import os
 import pathlib
@@ -114,6 +115,42 @@ class Cache(unittest.TestCase):
         # And secrets are not to lie on the disk.
         self.ckfs("cat", url + "?sig=hunter2", f"source/{SHARD}")
         self.assertEqual(len(self.blocks()), before)
+
+    def end_with_bytes_that_wait(self, url):
+        """Reads a file whose blocks cannot be written before the program ends. Its bytes; None: the
+        machine was too slow for it."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+        self.servers.control("/reset")
+        with subprocess.Popen([CKFS, "cat", url, f"source/{SHARD}"], env=self.environment,
+                              stdout=subprocess.PIPE) as cat:
+            # The listing is kept, and the first bytes are under way.
+            while self.servers.counts().get("web", {"requests": 0})["requests"] < 2:
+                self.assertIsNone(cat.poll())
+            with open(self.cache / "v1/lock", "r+b") as lock:
+                # The first block waits for this lock, a second at most, and the others for the first.
+                fcntl.lockf(lock, fcntl.LOCK_EX)
+                read = cat.stdout.read(os.path.getsize(CASE / SHARD))
+                try:
+                    cat.wait(0.1)
+                    read = None
+                except subprocess.TimeoutExpired:
+                    pass
+        self.assertEqual(cat.returncode, 0)
+        return read
+
+    def test_a_program_that_ends_keeps_what_waits_for_the_disk(self):
+        url = f"{self.servers.url('web')}/deepseek/{SHARD}"
+        kept = None
+        for _ in range(10):
+            self.servers.faults(page=1000, delay_ms=100)
+            read = self.end_with_bytes_that_wait(url)
+            self.servers.faults(page=1000)
+            done = subprocess.run([CKFS, "cat", "--offline", url, f"source/{SHARD}"],
+                                  env=self.environment, capture_output=True, check=False)
+            if read is not None and done.returncode == 0:
+                kept = done.stdout
+                break
+        self.assertEqual(kept, (CASE / SHARD).read_bytes())
 
     def test_a_mount_keeps_and_finds_bytes_within_its_sandbox(self):
         here = tree(self.mount(CASE, name="here") / VIEW)

@@ -134,7 +134,7 @@ Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
       tensor.exactness = policy.exactness(tensor.expr);
       CKFS_TRY(tensor.expr, policy.apply(std::move(tensor.expr)));
     }
-    return apply_rules(rules.trees->unscanned, rules.config, std::move(list));
+    return apply_rules(rules.trees().unscanned, rules.config, std::move(list));
   }
   for (std::uint32_t shard = 0; shard < catalog.shards().size(); ++shard) {
     for (const TensorId id : catalog.shards()[shard].tensors) {
@@ -148,7 +148,7 @@ Result<TensorList> unscanned(const Catalog& catalog, const DtypePolicy& policy,
                               .shard = shard});
     }
   }
-  return apply_rules(rules.trees->unscanned, rules.config, std::move(list));
+  return apply_rules(rules.trees().unscanned, rules.config, std::move(list));
 }
 
 /// The view of a row before it has tensors.
@@ -246,9 +246,9 @@ MaxTextViews find_maxtext_views(const std::shared_ptr<const Catalog>& catalog,
 std::vector<Note> maxtext_remarks(const Catalog& catalog, const Recipes& recipes) {
   if (!is_maxtext_tree(catalog)) {
     const auto rules = find_rules(catalog, {.release = {}}, recipes);
-    if (!rules || rules->trees->releases.size() < 2) return {};
+    if (!rules || rules->trees().releases.size() < 2) return {};
     return {{"maxtext", fmt::format("releases of MaxText differ here: @maxtext= is one of {}",
-                                    fmt::join(rules->trees->releases, ", "))}};
+                                    fmt::join(rules->trees().releases, ", "))}};
   }
   const auto found = tree_model(catalog, recipes);
   if (!found || !(*found)->release_matters) return {};

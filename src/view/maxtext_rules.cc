@@ -30,24 +30,24 @@ std::span<const std::string_view> releases_of(const MaxTextTrees& trees) {
 
 MaxTextRules rules_of(const ModelFamily& family, ConfigNumbers config,
                       const MaxTextChoice& choice) {
-  MaxTextRules rules{&*family.maxtext, std::move(config)};
+  MaxTextRules rules{&family, std::move(config)};
   rules.config.set_text("view.dtype", choice.dtype ? name(*choice.dtype) : "");
   rules.config.set("view.mtp", choice.mtp ? 1 : 0);
   rules.config.set("view.multimodal", choice.multimodal ? 1 : 0);
   rules.config.set("view.maxtext",
                    release_number(choice.release.empty() ? releases_of(*family.maxtext).front()
                                                          : choice.release));
-  for (const auto& [key, number] : rules.trees->config) rules.config.set_default(key, number);
+  for (const auto& [key, number] : rules.trees().config) rules.config.set_default(key, number);
   return rules;
 }
 
 Result<TensorList> scan(const MaxTextRules& rules, TensorList list) {
-  const RuleList& scanned = rules.trees->scanned;
+  const RuleList& scanned = rules.trees().scanned;
   if (scanned.rules.empty()) {
     return fail(ErrorCode::Unsupported,
                 "MaxText has no tree with stacked layers for this model ({}); maxtext-unscanned is "
                 "what it reads",
-                rules.trees->unscanned.file);
+                rules.trees().unscanned.file);
   }
   return apply_rules(scanned, rules.config, std::move(list));
 }

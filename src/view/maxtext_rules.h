@@ -20,8 +20,10 @@ struct MaxTextChoice {
 };
 
 struct MaxTextRules {
-  const MaxTextTrees* trees = nullptr;  // of the family, which must outlive this
+  const ModelFamily* family = nullptr;  // must outlive this
   ConfigNumbers config;
+
+  const MaxTextTrees& trees() const { return *family->maxtext; }
 };
 
 /// The releases for which the family has trees of their own, the newest first; where it has one for

@@ -198,21 +198,21 @@ MaxTextChoice choice_of(const TensorList& list, std::string_view release) {
 
 /// The tree with the parameters of each layer by itself, and the rules' numbers that it shows.
 Result<Undone> unscanned(const MaxTextRules& rules, TensorList list) {
-  if (!has_results(rules.trees->scanned, list)) return Undone{std::move(list), rules.config};
-  return undo_rules(rules.trees->scanned, rules.config, std::move(list));
+  if (!has_results(rules.trees().scanned, list)) return Undone{std::move(list), rules.config};
+  return undo_rules(rules.trees().scanned, rules.config, std::move(list));
 }
 
 Result<Undone> huggingface(const MaxTextRules& rules, TensorList list) {
-  CKFS_TRY(Undone stacked, unscanned(rules, without_others(std::move(list), *rules.trees)));
+  CKFS_TRY(Undone stacked, unscanned(rules, without_others(std::move(list), rules.trees())));
   CKFS_TRY(Undone undone,
-           undo_rules(rules.trees->unscanned, std::move(stacked.config), std::move(stacked.list)));
+           undo_rules(rules.trees().unscanned, std::move(stacked.config), std::move(stacked.list)));
   undone.does_values = undone.does_values || stacked.does_values;
   if (undone.left_out.count == 0) undone.left_out = stacked.left_out;
   for (const ModelTensor& tensor : undone.list.tensors) {
     const std::string_view collection = collection_of(tensor.name);
-    if (collection.empty() || !has_collection(*rules.trees, collection)) continue;
+    if (collection.empty() || !has_collection(rules.trees(), collection)) continue;
     return fail(ErrorCode::Unsupported, "{}: \"{}\" is not an array that the rules know",
-                rules.trees->unscanned.file, one_line(tensor.name));
+                rules.trees().unscanned.file, one_line(tensor.name));
   }
   return undone;
 }
@@ -232,13 +232,12 @@ bool releases_differ(const MaxTextTrees& trees, const TensorList& list) {
 }
 
 /// The model by the rules that a family has for a release.
-Result<TreeModel> model_of_release(std::size_t family, ConfigNumbers config, TensorList list,
-                                   std::string_view release, const Recipes& recipes) {
+Result<TreeModel> model_of_release(const ModelFamily& family, ConfigNumbers config, TensorList list,
+                                   std::string_view release) {
   const MaxTextChoice choice = choice_of(list, release);
-  CKFS_TRY(Undone undone,
-           huggingface(rules_of(*recipes.families[family], config, choice), std::move(list)));
+  CKFS_TRY(Undone undone, huggingface(rules_of(family, config, choice), std::move(list)));
   std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
-  return TreeModel{.family = family,
+  return TreeModel{.family = &family,
                    .release = release,
                    .given = std::move(config),
                    .config = std::move(undone.config),
@@ -250,14 +249,14 @@ Result<TreeModel> model_of_release(std::size_t family, ConfigNumbers config, Ten
 
 /// The model by the rules of a family. Which release's tree it is, its arrays say by the names and
 /// shapes that they have; the last dimensions may be equal, and then they fit several.
-Result<TreeModel> model_of(std::size_t family, const ConfigNumbers& config, const TensorList& list,
-                           const Recipes& recipes) {
-  const MaxTextTrees& trees = *recipes.families[family]->maxtext;
+Result<TreeModel> model_of(const ModelFamily& family, const ConfigNumbers& config,
+                           const TensorList& list) {
+  const MaxTextTrees& trees = *family.maxtext;
   std::optional<TreeModel> model;
   std::vector<std::string> refusals;
   bool differ = releases_differ(trees, list);
   for (const std::string_view release : releases_of(trees)) {
-    auto made = model_of_release(family, config, list, release, recipes);
+    auto made = model_of_release(family, config, list, release);
     if (!made) {
       if (made.error().code() != ErrorCode::Unsupported) return Failure(made.error());
       differ = true;
@@ -286,17 +285,18 @@ Result<TreeModel> model_by_names(const TensorList& list, const Recipes& recipes)
   std::optional<TreeModel> model;
   std::string stems;
   std::size_t fitting = 0;
-  for (std::size_t family = 0; family < recipes.families.size(); ++family) {
-    const auto& trees = recipes.families[family]->maxtext;
-    if (!trees || trees->by_config) continue;
-    auto made = model_of(family, {}, list, recipes);
+  for (const auto& known : recipes.families) {
+    if (!known->has("maxtext")) continue;
+    const ModelFamily& family = known->rules.get();
+    if (family.maxtext->by_config) continue;
+    auto made = model_of(family, {}, list);
     if (!made) continue;
     if (++fitting == 1) {
       model = *std::move(made);
     } else {
       model.reset();
     }
-    for (const std::string& stem : trees->stems) {
+    for (const std::string& stem : known->stems) {
       stems += fmt::format("{}{}", stems.empty() ? "" : ", ", stem);
     }
   }
@@ -319,11 +319,7 @@ Result<std::shared_ptr<const TreeModel>> find_model(const Catalog& catalog,
   MaxTextChoice choice = choice_of(list, {});
   choice.multimodal = false;
   CKFS_TRY(MaxTextRules rules, find_rules(catalog, choice, recipes));
-  const auto family = std::ranges::find_if(recipes.families, [&](const auto& known) {
-    return known->maxtext && &*known->maxtext == rules.trees;
-  });
-  CKFS_TRY(TreeModel model, model_of(static_cast<std::size_t>(family - recipes.families.begin()),
-                                     rules.config, list, recipes));
+  CKFS_TRY(TreeModel model, model_of(*rules.family, rules.config, list));
   return std::make_shared<const TreeModel>(std::move(model));
 }
 
@@ -366,13 +362,12 @@ std::string_view name_of(const Catalog& catalog, const DroppedArrays& dropped) {
 
 /// The tree that another release than the one that it is of would have.
 Result<TensorList> tree_of_release(const Catalog& catalog, std::shared_ptr<const TreeModel> model,
-                                   std::optional<DType> dtype, const TreeOptions& options,
-                                   const Recipes& recipes) {
+                                   std::optional<DType> dtype, const TreeOptions& options) {
   const auto error = [&](std::string_view why) {
     return fail(ErrorCode::Unsupported, "maxtext={}: the arrays are a tree of MaxText {}: {}",
                 options.release, model->release, why);
   };
-  const ModelFamily& family = *recipes.families[model->family];
+  const ModelFamily& family = *model->family;
   const std::span<const std::string_view> known = releases_of(*family.maxtext);
   if (std::ranges::find(known, options.release) == known.end()) {
     return error(fmt::format("{} has no rules for the other", family.file));
@@ -389,7 +384,7 @@ Result<TensorList> tree_of_release(const Catalog& catalog, std::shared_ptr<const
                                        .multimodal = options.multimodal && has("view.multimodal"),
                                        .release = options.release});
   CKFS_TRY(TensorList list, cast_tensors(catalog, model, dtype));
-  auto made = apply_rules(rules.trees->unscanned, rules.config, std::move(list));
+  auto made = apply_rules(rules.trees().unscanned, rules.config, std::move(list));
   if (made && options.scanned) {
     made = scan(rules, *std::move(made));
   }
@@ -426,8 +421,7 @@ Result<TensorList> huggingface_tensors(const Catalog& catalog, std::optional<DTy
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
   const MaxTextChoice choice = choice_of(list, model->release);
   CKFS_TRY(Undone undone,
-           huggingface(rules_of(*recipes.families[model->family], model->given, choice),
-                       std::move(list)));
+           huggingface(rules_of(*model->family, model->given, choice), std::move(list)));
   std::ranges::sort(undone.list.tensors, {}, &ModelTensor::name);
   return std::move(undone.list);
 }
@@ -437,21 +431,21 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
   // Runs all rules, so that a tree that does not fit is refused, and numbers are known.
   CKFS_TRY(const auto found, tree_model(catalog, recipes));
   const auto model = of_release(found, options.release);
-  if (model == nullptr) return tree_of_release(catalog, found, dtype, options, recipes);
+  if (model == nullptr) return tree_of_release(catalog, found, dtype, options);
   CKFS_TRY(TensorList list, parameters(catalog, dtype));
-  list = without_others(std::move(list), *recipes.families[model->family]->maxtext);
+  list = without_others(std::move(list), *model->family->maxtext);
   MaxTextChoice choice = choice_of(list, options.release);
   choice.dtype = dtype;
-  const MaxTextRules rules = rules_of(*recipes.families[model->family], model->config, choice);
+  const MaxTextRules rules = rules_of(*model->family, model->config, choice);
   TensorList axes;
   if (options.axes) {
     CKFS_TRY(axes, cast_tensors(catalog, model, dtype));
-    CKFS_TRY(axes, apply_rules(rules.trees->unscanned, rules.config, std::move(axes)));
+    CKFS_TRY(axes, apply_rules(rules.trees().unscanned, rules.config, std::move(axes)));
     if (options.scanned) {
       CKFS_TRY(axes, scan(rules, std::move(axes)));
     }
   }
-  const bool is_scanned = has_results(rules.trees->scanned, list);
+  const bool is_scanned = has_results(rules.trees().scanned, list);
   if (is_scanned && !options.scanned) {
     CKFS_TRY(Undone undone, unscanned(rules, std::move(list)));
     list = std::move(undone.list);
@@ -471,7 +465,7 @@ Result<TensorList> tree_tensors(const Catalog& catalog, std::optional<DType> dty
     if (shape.size() == again.size()) continue;
     return fail(
         ErrorCode::Unsupported, "{}: \"{}\": shape {}, but what the rules undo and do again has {}",
-        rules.trees->unscanned.file, one_line(tensor.name), shape_text(shape), shape_text(again));
+        rules.trees().unscanned.file, one_line(tensor.name), shape_text(shape), shape_text(again));
   }
   list.axes = std::move(axes.axes);
   return list;

@@ -24,7 +24,7 @@ bool is_maxtext_tree(const Catalog& catalog);
 
 /// The Hugging Face model that a tree was made of, or would be.
 struct TreeModel {
-  std::size_t family = 0;  // in Recipes::families
+  const ModelFamily* family = nullptr;  // of the Recipes that it was found in, which keep it
   /// The release of MaxText whose tree it is: the newest that the arrays fit.
   std::string_view release = kNewestMaxText;
   /// Whether the tree would be another in some other release that the family has rules for.

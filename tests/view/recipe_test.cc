@@ -843,10 +843,23 @@ TEST(ConfigNumbers, AreSoughtAmongFewMembers) {
   EXPECT_EQ(names->number("id2label.n"), std::nullopt);
 }
 
+TEST(BuiltInRecipes, AreChosenByWhatTheirFilesSay) {
+  for (const auto& known : built_in_recipes().families) {
+    const KnownFamily parsed(known->rules.get());
+    EXPECT_EQ(known->models, parsed.models);
+    EXPECT_EQ(known->stems, parsed.stems);
+    for (const char* member : {"experts", "maxtext", "megatron", "torchtitan", "prime-rl"}) {
+      EXPECT_EQ(known->has(member), parsed.has(member)) << known->rules.get().file << member;
+    }
+  }
+  for (const auto& [name, list] : built_in_recipes().lists)
+    EXPECT_FALSE(list->get().empty()) << name;
+}
+
 TEST(BuiltInRecipes, HaveOneFileForEachModel) {
   std::set<std::string> models;
   for (const auto& known : built_in_recipes().families) {
-    const ModelFamily& family = *known;
+    const ModelFamily& family = known->rules.get();
     if (family.layouts.empty()) continue;
     for (const std::string& model : family.models) {
       EXPECT_TRUE(models.insert(model).second) << family.file << ": " << model;
@@ -860,7 +873,7 @@ TEST(BuiltInRecipes, HaveOneFileForEachModel) {
 TEST(BuiltInRecipes, HaveOneListForEachModelOfAProgram) {
   std::set<std::string> models;
   for (const auto& known : built_in_recipes().families) {
-    const ModelFamily& family = *known;
+    const ModelFamily& family = known->rules.get();
     if (!family.programs.contains("megatron")) continue;
     for (const std::string& model : family.models) {
       EXPECT_TRUE(models.insert(model).second) << family.file << ": " << model;
@@ -932,7 +945,7 @@ std::string renamed(const RuleList& rules, const std::string& name) {
 
 TEST(BuiltInRecipes, LeaveNamesThatAreThoseOfTheFusedLayout) {
   for (const auto& known : built_in_recipes().families) {
-    const ModelFamily& family = *known;
+    const ModelFamily& family = known->rules.get();
     const auto fused = family.layouts.find("fused");
     if (fused == family.layouts.end()) continue;
     std::set<std::string> names;
@@ -985,7 +998,7 @@ TEST(BuiltInRecipes, MakeEveryLayoutOfEveryOther) {
           "hidden_size": 6, "moe_intermediate_size": 4})",
       "config.json");
   for (const auto& known : built_in_recipes().families) {
-    const ModelFamily& family = *known;
+    const ModelFamily& family = known->rules.get();
     if (family.layouts.empty()) continue;
     SCOPED_TRACE(family.file);
     ModelCatalog model;

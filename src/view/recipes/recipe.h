@@ -7,7 +7,11 @@
 // src/view/recipes/*.json are built in; they use nothing that other files cannot. Shared lists have
 // names, and may be all of a file; each user of a list gets a copy.
 //
-// Everything here is immutable after parsing and safe for concurrent use.
+// A program needs the rules of one or two families, and parsing all that are built in takes longer
+// than all else that a short one does. So a file that is built in is parsed when a family or a list
+// of it is asked for.
+//
+// Everything here is immutable but for that, and safe for concurrent use.
 #pragma once
 
 #include <array>
@@ -22,6 +26,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/lazy.h"
 #include "view/recipes/expression.h"
 #include "view/recipes/operation.h"
 #include "view/recipes/pattern.h"
@@ -139,15 +144,31 @@ struct ModelFamily {
       programs;  // by program: "megatron", "torchtitan", "prime-rl"
 };
 
+/// What a family is chosen by, and its rules, parsed or not yet.
+struct KnownFamily {
+  explicit KnownFamily(ModelFamily family);
+  /// `members`: of its file.
+  KnownFamily(std::vector<std::string> models, std::vector<std::string> stems,
+              std::vector<std::string> members, Lazy<ModelFamily>::Make make);
+
+  /// Whether it has rules for that: "experts", "maxtext", or a program.
+  bool has(std::string_view member) const;
+
+  std::vector<std::string> models;  // ModelFamily::models
+  std::vector<std::string> stems;   // MaxTextTrees::stems
+  std::vector<std::string> members;
+  Lazy<ModelFamily> rules;
+};
+
 struct FoundTree;
 struct FoundNames;
 
 /// The families that are built in, and what the files of --recipe say. A copy shares their rules.
 struct Recipes {
   std::vector<RecipeView> views;
-  std::vector<std::shared_ptr<const ModelFamily>> families;
+  std::vector<std::shared_ptr<const KnownFamily>> families;
   /// Rules to use in others.
-  std::map<std::string, std::shared_ptr<const std::vector<Rule>>, std::less<>> lists;
+  std::map<std::string, std::shared_ptr<const Lazy<std::vector<Rule>>>, std::less<>> lists;
   /// The model by --family: a model_type, or a MaxText model_name. Empty: config.json decides.
   std::string family = {};
   /// The model that the checkpoint's tree is made of, found once for all views (maxtext_tree.h).

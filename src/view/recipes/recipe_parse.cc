@@ -371,7 +371,7 @@ Result<RuleList> parse_rules(const JsonNode& node, std::string_view file, const 
         return fail(ErrorCode::Corrupt, "{}:{}: there is no list {} before this one", file,
                     item.line, quote(name));
       }
-      for (Rule rule : *used->second) {
+      for (Rule rule : used->second->get()) {
         rule.when.insert(rule.when.begin(), when.begin(), when.end());
         list.rules.push_back(std::move(rule));
       }
@@ -397,7 +397,8 @@ Result<void> parse_lists(const JsonNode& root, std::string_view file, Recipes& r
       return fail(ErrorCode::Corrupt, "{}:{}: lists of more than {} rules", file,
                   lists->items[i].line, kMaxListed);
     }
-    auto rules = std::make_shared<const std::vector<Rule>>(std::move(list.rules));
+    auto rules = std::make_shared<const Lazy<std::vector<Rule>>>(
+        std::make_shared<const std::vector<Rule>>(std::move(list.rules)));
     if (!recipes.lists.emplace(lists->keys[i], std::move(rules)).second) {
       return fail(ErrorCode::Corrupt, "{}:{}: there is a list {} already", file,
                   lists->items[i].line, quote(lists->keys[i]));
@@ -584,7 +585,7 @@ Result<Recipes> add_recipe(Recipes recipes, std::string_view text, std::string_v
   CKFS_TRY_VOID(parse_lists(root, file, recipes));
   if (root.find("family") != nullptr) {
     CKFS_TRY(ModelFamily family, parse_family(root, file, recipes));
-    recipes.families.push_back(std::make_shared<const ModelFamily>(std::move(family)));
+    recipes.families.push_back(std::make_shared<const KnownFamily>(std::move(family)));
     return recipes;
   }
   if (root.find("view") == nullptr) {
@@ -617,17 +618,37 @@ bool is_stem_of(std::string_view stem, std::string_view name) {
   return name.starts_with(stem) && (name.size() == stem.size() || name[stem.size()] == '-');
 }
 
-bool has_stem_of(const ModelFamily& family, std::string_view name) {
-  return family.maxtext && std::ranges::any_of(family.maxtext->stems, [&](const std::string& stem) {
-           return is_stem_of(stem, name);
-         });
+bool has_stem_of(const KnownFamily& family, std::string_view name) {
+  return std::ranges::any_of(family.stems,
+                             [&](const std::string& stem) { return is_stem_of(stem, name); });
 }
 
-bool has_model(const ModelFamily& family, std::string_view name) {
+bool has_model(const KnownFamily& family, std::string_view name) {
   return std::ranges::find(family.models, name) != family.models.end();
 }
 
 }  // namespace
+
+KnownFamily::KnownFamily(ModelFamily family)
+    : models(family.models),
+      stems(family.maxtext ? family.maxtext->stems : std::vector<std::string>()),
+      rules(std::make_shared<const ModelFamily>(std::move(family))) {
+  const ModelFamily& its = rules.get();
+  if (!its.layouts.empty()) members.emplace_back("experts");
+  if (its.maxtext) members.emplace_back("maxtext");
+  for (const auto& [program, program_rules] : its.programs) members.push_back(program);
+}
+
+KnownFamily::KnownFamily(std::vector<std::string> its_models, std::vector<std::string> its_stems,
+                         std::vector<std::string> its_members, Lazy<ModelFamily>::Make make)
+    : models(std::move(its_models)),
+      stems(std::move(its_stems)),
+      members(std::move(its_members)),
+      rules(std::move(make)) {}
+
+bool KnownFamily::has(std::string_view member) const {
+  return std::ranges::find(members, member) != members.end();
+}
 
 bool Recipes::knows_family() const {
   return std::ranges::any_of(families, [&](const auto& known) {
@@ -647,7 +668,7 @@ std::vector<std::string> Recipes::models(const ConfigNumbers& config) const {
 const ModelFamily* Recipes::find_layouts(const ConfigNumbers& config) const {
   for (const std::string& model : models(config)) {
     for (const auto& known : std::views::reverse(families)) {
-      if (!known->layouts.empty() && has_model(*known, model)) return known.get();
+      if (known->has("experts") && has_model(*known, model)) return &known->rules.get();
     }
   }
   return nullptr;
@@ -657,8 +678,9 @@ const ProgramRules* Recipes::find_program(std::string_view program,
                                           const ConfigNumbers& config) const {
   for (const std::string& model : models(config)) {
     for (const auto& known : std::views::reverse(families)) {
-      const auto rules = known->programs.find(program);
-      if (rules != known->programs.end() && has_model(*known, model)) return &rules->second;
+      if (known->has(program) && has_model(*known, model)) {
+        return &known->rules.get().programs.find(program)->second;
+      }
     }
   }
   return nullptr;
@@ -666,17 +688,16 @@ const ProgramRules* Recipes::find_program(std::string_view program,
 
 const ModelFamily* Recipes::find_maxtext(const ConfigNumbers& config) const {
   for (const auto& known : std::views::reverse(families)) {
-    if (!family.empty() && has_stem_of(*known, family)) return known.get();
+    if (!family.empty() && has_stem_of(*known, family)) return &known->rules.get();
   }
   const auto fits = [&](const Condition& condition) {
     return condition.holds({.config = &config, .captures = {}}).value_or(false);
   };
   for (const std::string& model : models(config)) {
     for (const auto& known : std::views::reverse(families)) {
-      if (known->maxtext && has_model(*known, model) &&
-          std::ranges::all_of(known->maxtext->where, fits)) {
-        return known.get();
-      }
+      if (!known->has("maxtext") || !has_model(*known, model)) continue;
+      const ModelFamily& found = known->rules.get();
+      if (std::ranges::all_of(found.maxtext->where, fits)) return &found;
     }
   }
   return nullptr;

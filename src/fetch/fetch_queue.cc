@@ -132,9 +132,16 @@ Result<std::string> FetchQueue::ask_now(FetchMessage message, std::string input,
   return *std::move(waiting->result);
 }
 
-void FetchQueue::cancel(std::uint64_t id) {
+void FetchQueue::cancel(std::uint64_t id) noexcept {
   const MutexLock lock(mutex_);
-  cancelled_.push_back(id);
+  const auto sent = sent_.find(id);
+  const auto waits =
+      sent != sent_.end()
+          ? queue_.end()
+          : std::ranges::find(queue_, id, [](const auto& r) { return r.message.id; });
+  if (sent == sent_.end() && waits == queue_.end()) return;  // it is answered
+  (sent == sent_.end() ? *waits : sent->second).is_cancelled = true;
+  has_cancelled_ = true;
   wake();
 }
 
@@ -331,18 +338,17 @@ bool FetchQueue::send(Request& request) {
 }
 
 void FetchQueue::take_cancelled(Calls& calls) {
-  for (const std::uint64_t id : std::exchange(cancelled_, {})) {
-    const auto waits = std::ranges::find(queue_, id, [](const auto& r) { return r.message.id; });
-    if (waits != queue_.end()) {
-      answer_with(*waits, stopped("fetcher").value(), calls);
-      release(*waits);
-      queue_.erase(waits);
-      continue;
-    }
-    const auto found = sent_.find(id);
-    if (found == sent_.end() || !found->second.answered) continue;
+  if (!std::exchange(has_cancelled_, false)) return;
+  for (Request& request : queue_) {
+    if (!request.is_cancelled) continue;
+    answer_with(request, stopped("fetcher").value(), calls);
+    release(request);
+  }
+  std::erase_if(queue_, [](const Request& request) { return request.is_cancelled; });
+  for (auto& [id, request] : sent_) {
+    if (!std::exchange(request.is_cancelled, false) || !request.answered) continue;
     // The place is the fetcher's until it answers.
-    answer_with(found->second, stopped("fetcher").value(), calls);
+    answer_with(request, stopped("fetcher").value(), calls);
     FetchMessage message;
     message.kind = FetchMessageKind::Cancel;
     message.id = id;

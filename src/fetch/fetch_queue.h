@@ -49,7 +49,8 @@ class FetchQueue {
   /// Asks, and waits until it is answered, or this thread is to stop: then Stopped.
   Result<std::string> ask_now(FetchMessage message, std::string input, std::size_t capacity,
                               FetchMessage& answer) CKFS_EXCLUDES(mutex_);
-  void cancel(std::uint64_t id) CKFS_EXCLUDES(mutex_);
+  /// Takes no memory: a caller whose memory has ended may have buffers to take back.
+  void cancel(std::uint64_t id) noexcept CKFS_EXCLUDES(mutex_);
 
   /// From now on requests of that source need its attaching (`attach`, packed) first, in each
   /// generation but the one that knows it (0: none does).
@@ -71,6 +72,7 @@ class FetchQueue {
     FetchAnswered answered;  // empty: it was called, or there is none that waits
     std::chrono::steady_clock::time_point sent{};
     bool has_place = false;
+    bool is_cancelled = false;  // and its answer is to say so
   };
   struct Source {
     std::string attach;
@@ -111,7 +113,7 @@ class FetchQueue {
   Places places_ CKFS_GUARDED_BY(mutex_);
   std::deque<Request> queue_ CKFS_GUARDED_BY(mutex_);
   std::map<std::uint64_t, Request> sent_ CKFS_GUARDED_BY(mutex_);  // by id
-  std::vector<std::uint64_t> cancelled_ CKFS_GUARDED_BY(mutex_);
+  bool has_cancelled_ CKFS_GUARDED_BY(mutex_) = false;
   Calls refused_ CKFS_GUARDED_BY(mutex_);
   std::map<std::uint32_t, Source> sources_ CKFS_GUARDED_BY(mutex_);
   std::uint32_t generation_ CKFS_GUARDED_BY(mutex_) = 0;  // 0: no fetcher has said anything yet

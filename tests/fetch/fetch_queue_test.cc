@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/stop.h"
+#include "support/failing_heap.h"
 
 namespace ckfs {
 namespace {
@@ -209,6 +210,22 @@ TEST(FetchQueue, KeepsThePlaceOfACancelledRequestUntilItIsAnswered) {
   EXPECT_EQ(fetcher.input(second), "second");
   fetcher.answer(second, "fine");
   EXPECT_EQ(next.get().value(), "fine");
+}
+
+TEST(FetchQueue, CancelsAtOnceWhereMemoryHasEnded) {
+  CKFS_NEEDS_FAILING_HEAP();
+  PlayedFetcher fetcher(kLeastPlace);
+  fetcher.hello(1);
+  Outcome sent, waits;
+  std::array<std::uint64_t, 2> ids{};
+  ids[0] = fetcher.queue->ask(of_kind(FetchMessageKind::List), "", kLeastPlace, sent.answered());
+  (void)fetcher.next();
+  ids[1] = fetcher.queue->ask(of_kind(FetchMessageKind::List), "", kLeastPlace, waits.answered());
+  failing_heap::left = 0;
+  for (const std::uint64_t id : ids) fetcher.queue->cancel(id);
+  failing_heap::left = -1;
+  EXPECT_EQ(sent.get().error().code(), ErrorCode::Stopped);
+  EXPECT_EQ(waits.get().error().code(), ErrorCode::Stopped);
 }
 
 TEST(FetchQueue, FailsAllWhenTheFetcherIsGoneForGood) {

@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/start_thread.h"
@@ -63,6 +64,8 @@ FetchQueue::~FetchQueue() {
   }
   wake();
   if (thread_) thread_->join();
+  // A child that was forked since holds the socket, too: closing it here would not end it.
+  ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
 std::uint64_t FetchQueue::ask(FetchMessage message, std::string input, std::size_t capacity,

@@ -1,11 +1,15 @@
 #include "fetch/fetch_queue.h"
 
 #include <array>
+#include <csignal>
 #include <cstring>
 #include <future>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/stop.h"
 #include "support/failing_heap.h"
@@ -249,6 +253,21 @@ TEST(FetchQueue, StopsThoseThatWaitWhenItEnds) {
   fetcher.queue->ask(of_kind(FetchMessageKind::List), "", kLeastPlace, outcome.answered());
   fetcher.queue.reset();
   EXPECT_EQ(outcome.get().error().code(), ErrorCode::Stopped);
+}
+
+TEST(FetchQueue, EndsItsSocketThoughAChildThatWasForkedHoldsIt) {
+  PlayedFetcher fetcher;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  fetcher.queue.reset();
+  pollfd ended{fetcher.socket.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&ended, 1, 20'000), 1) << "the socket is still open";
+  EXPECT_TRUE(ended.revents & POLLHUP);
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST(FetchQueue, StopsAWaitWhoseThreadIsToStop) {

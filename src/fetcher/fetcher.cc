@@ -128,7 +128,7 @@ void Fetcher::read(const FetchMessage& message, std::string_view input) {
   }
   const auto [kept, is_new] =
       reading_.emplace(message.id, std::make_unique<RemoteObject>(*std::move(object)));
-  reads_.start(message.id, **found->second.service, *kept->second,
+  reads_.start(message.id, *found->second.service, *kept->second,
                {message.offset, message.offset + message.size}, place_of(message).data(),
                [this, message](Result<void> result) {
                  reading_.erase(message.id);

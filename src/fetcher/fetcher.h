@@ -29,7 +29,7 @@ class Fetcher {
  private:
   /// A source that the client has named.
   struct Source {
-    Result<std::unique_ptr<Service>> service;  // or why it has none
+    Result<std::shared_ptr<Service>> service;  // or why it has none
     std::vector<RemoteObject> listing = {};    // until it was taken
   };
 

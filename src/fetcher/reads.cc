@@ -25,10 +25,10 @@ FetchTime now_of_reads() {
 Reads::Reads(HttpClient& http, std::size_t most, std::uint64_t seed)
     : http_(http), window_(kFirstWindow, std::max<std::size_t>(most, 1)), backoff_(seed) {}
 
-void Reads::start(std::uint64_t id, Service& service, const RemoteObject& object, ByteRange range,
-                  std::byte* place, Done done) {
+void Reads::start(std::uint64_t id, std::shared_ptr<Service> service, const RemoteObject& object,
+                  ByteRange range, std::byte* place, Done done) {
   ++counts_.reads;
-  reads_.emplace(id, Read{.service = &service,
+  reads_.emplace(id, Read{.service = std::move(service),
                           .object = &object,
                           .range = range,
                           .place = place,
@@ -47,7 +47,7 @@ void Reads::cancel(std::uint64_t id) {
     if (!read.request.wanted) {
       read.service->heed(*read.object, read.request,
                          {.fault = HttpFault::Cancelled, .why = "cancelled"});
-      wake(read.service);
+      wake(read.service.get());
     }
   }
   finish(id, Failure(Error(ErrorCode::Stopped, "read: stopped")));
@@ -87,7 +87,7 @@ void Reads::send(std::uint64_t id, FetchTime now) {
   auto asked = read.service->ask(*read.object, read.range);
   if (!asked) return finish(id, Failure(std::move(asked).error()));
   if (!*asked) {
-    waiting_[read.service].push_back(id);
+    waiting_[read.service.get()].push_back(id);
     return;
   }
   read.request = **std::move(asked);
@@ -119,7 +119,7 @@ void Reads::answered(std::uint64_t id, HttpAnswer answer) {
   }
   const bool learns = !read.request.wanted;
   const AnswerVerdict verdict = read.service->heed(*read.object, read.request, answer);
-  if (learns) wake(read.service);
+  if (learns) wake(read.service.get());
   if (verdict.is_pushback) window_.pushed_back(now);
   switch (verdict.what) {
     case AnswerVerdict::Do::Again: {

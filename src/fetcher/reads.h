@@ -33,15 +33,15 @@ class Reads {
  public:
   using Done = std::function<void(Result<void>)>;
 
-  /// `most` requests at once; eight at first. `http` and the services outlive it.
+  /// `most` requests at once; eight at first. `http` outlives it.
   Reads(HttpClient& http, std::size_t most, std::uint64_t seed);
 
   /// Reads `range` of `object` to `place`; `done` is called by a later step(), once. Errors: Stale,
   /// Io (time is up since it was sent first, with the last failure's words; the service refuses),
   /// those of Service::ask(). Requires: an id that is not in use, and a range within the object
   /// that is not empty.
-  void start(std::uint64_t id, Service& service, const RemoteObject& object, ByteRange range,
-             std::byte* place, Done done);
+  void start(std::uint64_t id, std::shared_ptr<Service> service, const RemoteObject& object,
+             ByteRange range, std::byte* place, Done done);
 
   /// Ends it at once, with Stopped; nothing is written to its place afterwards. One that has ended
   /// already is left alone.
@@ -57,7 +57,7 @@ class Reads {
 
  private:
   struct Read {
-    Service* service = nullptr;
+    std::shared_ptr<Service> service;  // a client may attach another by its number meanwhile
     const RemoteObject* object = nullptr;
     ByteRange range;  // the missing part
     std::byte* place = nullptr;

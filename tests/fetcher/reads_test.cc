@@ -76,7 +76,9 @@ HttpOptions quick() {
 
 struct Reader {
   explicit Reader(const std::string& url, HttpOptions options = quick())
-      : http(HttpClient::make(options).value()), service(url), reads(*http, 16, 1) {}
+      : http(HttpClient::make(options).value()),
+        service(std::make_shared<OneUrl>(url)),
+        reads(*http, 16, 1) {}
 
   /// Reads all of the object in pieces of that size; gives the first error.
   Result<std::string> read(std::size_t piece = kSize) {
@@ -98,7 +100,7 @@ struct Reader {
   }
 
   std::unique_ptr<HttpClient> http;
-  OneUrl service;
+  std::shared_ptr<Service> service;
   RemoteObject object{.name = "o", .size = kSize, .version = "\"1\""};
   Reads reads;
   std::uint64_t next = 1;
@@ -294,6 +296,23 @@ TEST(Reads, ThatAreCancelledWriteNothingAfterwards) {
   EXPECT_EQ(error->code(), ErrorCode::Stopped);
   EXPECT_EQ(reader.http->in_flight(), 0);
   EXPECT_EQ(reader.reads.size(), 0);
+}
+
+TEST(Reads, KeepTheServiceThatTheyWereStartedWith) {
+  const std::string bytes = content();
+  std::atomic<int> asked = 0;
+  ScriptedServer server([&](const ScriptedRequest& request) {
+    return ++asked == 1 ? reply(503) : serve(request, bytes);
+  });
+  Reader reader(server.url("/o"));
+  std::string got(4, '?');
+  std::optional<Result<void>> result;
+  reader.reads.start(1, std::exchange(reader.service, nullptr), reader.object, {0, 4},
+                     reinterpret_cast<std::byte*>(got.data()),
+                     [&](Result<void> done) { result = std::move(done); });
+  while (!result) reader.http->step(reader.reads.step());
+  ASSERT_TRUE(*result) << result->error().message();
+  EXPECT_EQ(got, bytes.substr(0, 4));
 }
 
 TEST(HttpClient, SendsACallersHeadersAndNoOthersOfItsOwn) {

@@ -16,17 +16,18 @@ using test::ScriptedRequest;
 using test::ScriptedServer;
 using ::testing::HasSubstr;
 
-std::unique_ptr<Service> service(Machine& machine, std::string_view location,
+std::shared_ptr<Service> service(Machine& machine, std::string_view location,
                                  const RemoteOptions& options = {}) {
   return make_service(machine.context, parse_location(location).value(), options, false).value();
 }
 
 /// Reads four bytes of the first object.
-Result<std::string> read(Machine& machine, Service& service, const RemoteObject& object) {
+Result<std::string> read(Machine& machine, std::shared_ptr<Service> service,
+                         const RemoteObject& object) {
   Reads reads(*machine.http, 8, 1);
   std::string bytes(4, '?');
   std::optional<Result<void>> result;
-  reads.start(1, service, object, {0, 4}, reinterpret_cast<std::byte*>(bytes.data()),
+  reads.start(1, std::move(service), object, {0, 4}, reinterpret_cast<std::byte*>(bytes.data()),
               [&](Result<void> done) { result = std::move(done); });
   while (!result) machine.http->step(reads.step());
   if (!*result) return Failure(result->error());
@@ -62,9 +63,9 @@ TEST(S3, GoesToTheRegionThatItIsSentTo) {
   });
   Machine machine;
   const auto s3 = service(with_keys(machine, server), "s3://b/p");
-  EXPECT_EQ(read(machine, *s3, kObject).value(), "data");
+  EXPECT_EQ(read(machine, s3, kObject).value(), "data");
   EXPECT_EQ(server.requests().size(), 2);
-  EXPECT_EQ(read(machine, *s3, kObject).value(), "data");
+  EXPECT_EQ(read(machine, s3, kObject).value(), "data");
   EXPECT_EQ(server.requests().size(), 3);
   EXPECT_EQ(server.requests()[2].target(), "/b/p/o");
   EXPECT_EQ(server.requests()[2].header("if-match"), "\"e\"");
@@ -88,9 +89,9 @@ TEST(S3, AsksForNewKeysWhenThoseThatItHasEnd) {
   machine.variables["AWS_CONTAINER_CREDENTIALS_FULL_URI"] = keys.url();
   machine.variables["AWS_ENDPOINT_URL_S3"] = server.url();
   const auto s3 = service(machine, "s3://b");
-  EXPECT_EQ(read(machine, *s3, kObject).value(), "data");
+  EXPECT_EQ(read(machine, s3, kObject).value(), "data");
   good = "two";
-  EXPECT_EQ(read(machine, *s3, kObject).value(), "data");
+  EXPECT_EQ(read(machine, s3, kObject).value(), "data");
   EXPECT_EQ(keys.requests().size(), 2);
 }
 
@@ -102,7 +103,7 @@ TEST(S3, TakesTheServersTimeWhereThatOfTheMachineIsWrong) {
   });
   Machine machine;
   const auto s3 = service(with_keys(machine, server), "s3://b");
-  EXPECT_EQ(read(machine, *s3, kObject).value(), "data");
+  EXPECT_EQ(read(machine, s3, kObject).value(), "data");
 }
 
 TEST(S3, SaysWhatAnAnswerMeans) {
@@ -111,16 +112,16 @@ TEST(S3, SaysWhatAnAnswerMeans) {
   Machine machine;
   const auto s3 = service(with_keys(machine, server), "s3://b");
   answer = s3_error(404, "NoSuchKey");
-  EXPECT_EQ(read(machine, *s3, kObject).error().code(), ErrorCode::Stale);
+  EXPECT_EQ(read(machine, s3, kObject).error().code(), ErrorCode::Stale);
   answer = s3_error(412, "PreconditionFailed");
-  EXPECT_EQ(read(machine, *s3, kObject).error().code(), ErrorCode::Stale);
+  EXPECT_EQ(read(machine, s3, kObject).error().code(), ErrorCode::Stale);
   answer = s3_error(403, "InvalidObjectState");
-  EXPECT_THAT(read(machine, *s3, kObject).error().message(),
+  EXPECT_THAT(read(machine, s3, kObject).error().message(),
               HasSubstr("it is in an archive (restore it first)"));
   answer = s3_error(403, "AccessDenied");
   EXPECT_THAT(s3->open("").error().message(), HasSubstr("the keys may not list the bucket"));
   answer = bytes_of_it({"ETag: \"other\""});
-  EXPECT_EQ(read(machine, *s3, kObject).error().code(), ErrorCode::Stale);
+  EXPECT_EQ(read(machine, s3, kObject).error().code(), ErrorCode::Stale);
 }
 
 TEST(S3, NamesItsBucketInTheHostWhereACertificateCoversIt) {
@@ -144,7 +145,7 @@ TEST(S3, SendsNothingOfACallerWhoIsAnonymous) {
   ScriptedServer server([](const ScriptedRequest&) { return bytes_of_it({"ETag: \"e\""}); });
   Machine machine;
   const auto s3 = service(with_keys(machine, server), "s3://b", {.anonymous = true});
-  EXPECT_EQ(read(machine, *s3, kObject).value(), "data");
+  EXPECT_EQ(read(machine, s3, kObject).value(), "data");
   EXPECT_EQ(server.requests()[0].header("authorization"), "");
 }
 
@@ -181,7 +182,7 @@ TEST(WebSource, SendsCredentialsToItsOwnOriginOnly) {
   const auto source = web->open("");
   ASSERT_TRUE(source) << source.error().message();
   EXPECT_EQ(source->objects.at(0), (RemoteObject{.name = "o", .size = 9, .version = "etag:\"e\""}));
-  EXPECT_EQ(read(machine, *web, source->objects[0]).value(), "data");
+  EXPECT_EQ(read(machine, web, source->objects[0]).value(), "data");
 }
 
 TEST(Hub, TellsGatedFromAbsentAndAsksNothingWhenOffline) {

@@ -172,23 +172,27 @@ class Web final : public Service {
   Result<void> probe_all(const std::set<std::string>& names, std::string_view thing,
                          RemoteSource& source) {
     constexpr std::size_t kAtOnce = 16;
-    std::map<std::string, HttpAnswer> answers;
-    std::size_t under_way = 0;
-    for (auto next = names.begin(); next != names.end() || under_way > 0;) {
-      while (next != names.end() && under_way < kAtOnce) {
+    struct Probes {
+      std::map<std::string, HttpAnswer> answers;
+      std::size_t under_way = 0;
+    };
+    // Those under way outlive this call if memory ends in it.
+    const auto probes = std::make_shared<Probes>();
+    for (auto next = names.begin(); next != names.end() || probes->under_way > 0;) {
+      while (next != names.end() && probes->under_way < kAtOnce) {
         HttpRequest request = request_of(*next);
         request.headers_only = true;
         request.headers.emplace_back("range", "bytes=0-0");
-        ++under_way;
-        context_.http.start(std::move(request), [&, name = *next](HttpAnswer answer) {
-          --under_way;
-          answers[name] = std::move(answer);
+        context_.http.start(std::move(request), [probes, name = *next](HttpAnswer answer) {
+          --probes->under_way;
+          probes->answers[name] = std::move(answer);
         });
+        ++probes->under_way;
         ++next;
       }
       context_.http.step(std::chrono::milliseconds(100));
     }
-    for (const auto& [name, answer] : answers) {
+    for (const auto& [name, answer] : probes->answers) {
       const bool is_final = answer.fault == HttpFault::None &&
                             (answer.is_success() || answer.status == 404 || answer.status == 416);
       // What failed is tried again, and redirects are followed, one by one.

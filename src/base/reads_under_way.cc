@@ -2,6 +2,7 @@
 // turns of the lock; the thread sleeps while none is under way.
 #include "base/reads_under_way.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -45,14 +46,18 @@ ReadsUnderWay::Read::~Read() {
 }
 
 void ReadsUnderWay::stop_all() {
-  std::list<std::stop_source> stops;
-  {
-    const MutexLock lock(mutex_);
-    all_ = true;
-    for (const Read* const read : under_way_) stops.push_back(read->stop_);
+  MutexLock lock(mutex_);
+  all_ = true;
+  for (;;) {
+    const auto next = std::ranges::find_if(
+        under_way_, [](const Read* read) { return !read->stop_.stop_requested(); });
+    if (next == under_way_.end()) return;
+    std::stop_source stop = (*next)->stop_;
+    // Without the lock: those that wait are woken with locks of their own.
+    lock.unlock();
+    stop.request_stop();
+    lock.lock();
   }
-  // Without the lock: those that wait are woken with locks of their own.
-  for (std::stop_source& stop : stops) stop.request_stop();
 }
 
 void ReadsUnderWay::run() {

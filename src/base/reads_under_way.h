@@ -38,7 +38,7 @@ class ReadsUnderWay {
   /// Requires: no Read is left.
   ~ReadsUnderWay();
 
-  /// Asks all reads to stop, also those that begin later.
+  /// Asks all reads to stop, also those that begin later. Takes no memory.
   void stop_all();
 
   /// A read that is under way while the object lives.

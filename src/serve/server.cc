@@ -235,27 +235,7 @@ class Server::Impl {
 
   Result<void> run() {
     if (!event_) return system_failure(errno, listener_.address, "eventfd");
-    Result<void> ended;
-    while (!is_stopping()) {
-      const bool has_room = make_room();
-      // Without room only the event is waited for: clients are taken when one leaves.
-      std::array<pollfd, 2> polled = {
-          pollfd{.fd = event_.get(), .events = POLLIN, .revents = 0},
-          pollfd{.fd = has_room ? listener_.socket.get() : -1, .events = POLLIN, .revents = 0}};
-      if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) {
-        ended = system_failure(errno, listener_.address, "poll");
-        break;
-      }
-      if ((polled[0].revents & POLLIN) != 0) {
-        std::uint64_t count = 0;
-        (void)!::read(event_.get(), &count, sizeof count);
-      }
-      if ((polled[1].revents & POLLIN) != 0) accept_one();
-      if ((polled[1].revents & (POLLERR | POLLNVAL)) != 0) {
-        ended = fail(ErrorCode::Io, "{}: the socket that listens has failed", listener_.address);
-        break;
-      }
-    }
+    const Result<void> ended = or_failure(listener_.address, [&] { return take_clients(); });
     listener_.socket.reset();
     end_clients();
     return ended;
@@ -270,6 +250,29 @@ class Server::Impl {
   }
 
  private:
+  /// Until it is to stop, or cannot go on.
+  Result<void> take_clients() {
+    while (!is_stopping()) {
+      const bool has_room = make_room();
+      // Without room only the event is waited for: clients are taken when one leaves.
+      std::array<pollfd, 2> polled = {
+          pollfd{.fd = event_.get(), .events = POLLIN, .revents = 0},
+          pollfd{.fd = has_room ? listener_.socket.get() : -1, .events = POLLIN, .revents = 0}};
+      if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) {
+        return system_failure(errno, listener_.address, "poll");
+      }
+      if ((polled[0].revents & POLLIN) != 0) {
+        std::uint64_t count = 0;
+        (void)!::read(event_.get(), &count, sizeof count);
+      }
+      if ((polled[1].revents & POLLIN) != 0) accept_one();
+      if ((polled[1].revents & (POLLERR | POLLNVAL)) != 0) {
+        return fail(ErrorCode::Io, "{}: the socket that listens has failed", listener_.address);
+      }
+    }
+    return {};
+  }
+
   struct Client {
     int socket = -1;
     Clock::time_point since;  // idle since then
@@ -608,9 +611,12 @@ class Server::Impl {
     }
   }
 
-  void log_once(const std::string& cause) {
-    if (const auto suppressed = log_limit_.admit(cause)) {
-      spdlog::warn("{}{}", one_line(cause), suppressed_note(*suppressed));
+  void log_once(std::string_view cause) noexcept {
+    try {
+      if (const auto suppressed = log_limit_.admit(cause)) {
+        spdlog::warn("{}{}", one_line(cause), suppressed_note(*suppressed));
+      }
+    } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): a line less
     }
   }
 

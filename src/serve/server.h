@@ -55,7 +55,8 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  /// Serves until stop(). Errors: Io (no eventfd; the socket fails).
+  /// Serves until stop(). Errors: Io (no eventfd; the socket fails), OutOfMemory. After an error,
+  /// too, no client is served any more when it returns.
   Result<void> run();
 
   /// Ends run(): no client is taken any more, idle ones are closed, answers under way continue

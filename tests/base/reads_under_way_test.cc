@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <thread>
 
+#include "support/failing_heap.h"
+
 namespace ckfs {
 namespace {
 
@@ -41,9 +43,12 @@ TEST(ReadsUnderWay, LooksAtNoneThatAreAnsweredSoon) {
 
 TEST(ReadsUnderWay, StopsAllAndThoseThatComeLater) {
   ReadsUnderWay reads([](pid_t, bool) { return false; });
-  const ReadsUnderWay::Read first(&reads, 1, false);
+  const ReadsUnderWay::Read first(&reads, 1, false), second(&reads, 2, false);
+  failing_heap::left = 0;  // it takes no memory
   reads.stop_all();
+  failing_heap::left = -1;
   EXPECT_TRUE(first.token().stop_requested());
+  EXPECT_TRUE(second.token().stop_requested());
   EXPECT_TRUE(ReadsUnderWay::Read(&reads, 2, false).token().stop_requested());
   EXPECT_FALSE(ReadsUnderWay::Read(nullptr, 2, false).token().stop_requested());
 }

@@ -135,7 +135,8 @@ Result<void> open_and_serve(const MountCommand& command, const Ready& ready) {
                       .confined = walls.confined,
                       .give_up =
                           [] {
-                            spdlog::shutdown();
+                            // Not shutdown(): other threads may be logging.
+                            spdlog::default_logger_raw()->flush();
                             ::_exit(0);
                           }},
                      [&] {

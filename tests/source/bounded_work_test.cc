@@ -85,6 +85,7 @@ Cost cost_of(const std::function<void(const TemporaryDirectory&)>& write) {
   }
   const heap_meter::Span memory;
   cost.message = error_of(directory.path(), {});
+  EXPECT_GT(heap_meter::now, 0U) << "nothing counts memory here";
   cost.most = memory.most();
   cost.work = memory.sum();
   return cost;

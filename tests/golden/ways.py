@@ -93,13 +93,15 @@ def mounted(source, mountpoint, *options):
 
 
 def by_cat(source, view, out, work, engine):
-    """Each file in three pieces that meet at odd offsets."""
+    """The first files in three pieces each, which meet at odd offsets; each is a program's start."""
     choices = [word for option in zip(engine[::2], engine[1::2]) if option[0] in CHOICES
                for word in option]
-    for path, size in listing(source, view, *choices):
+    for number, (path, size) in enumerate(listing(source, view, *choices)):
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
         cuts = sorted({0, min(size, 4099), size // 2 | 1 if size > 2 else size, size})
+        if number >= 4:
+            cuts = [0, size] if size else [0]
         with open(target, "wb") as file:
             for begin, end in zip(cuts, cuts[1:]):
                 file.write(run("cat", source, f"{view}/{path}", "--offset", begin,

@@ -55,10 +55,6 @@ constexpr std::string_view kViewName = "user.ckfs.view";
 /// attributes of a file, and a program that copies them (cp -a, rsync -X) fails there.
 constexpr std::size_t kMaxAttributeBytes = 3072;
 
-/// The most bytes of snapshots that are open at once, where there is more than one: any user who
-/// can open one can hold it.
-constexpr std::size_t kHeldSnapshots = std::size_t{64} << 20;
-
 /// The text of a control file when it was opened; counted in `held` as long as it is there.
 class Snapshot {
  public:
@@ -70,7 +66,7 @@ class Snapshot {
   ~Snapshot() { held_.fetch_sub(text_.size()); }
 
   const std::string& text() const { return text_; }
-  bool fits() const { return before_ == 0 || before_ + text_.size() <= kHeldSnapshots; }
+  bool fits(std::size_t most) const { return before_ == 0 || before_ + text_.size() <= most; }
 
  private:
   const std::string text_;
@@ -185,6 +181,7 @@ class Filesystem::Impl {
   Impl(Checkpoint checkpoint, const FilesystemOptions& options)
       : checkpoint_(std::move(checkpoint)),
         mtime_(options.mtime.value_or(checkpoint_.mtime())),
+        held_snapshots_(options.held_snapshots),
         umask_(options.umask),
         mount_(options.mount),
         names_(names_of(checkpoint_)),
@@ -557,17 +554,18 @@ class Filesystem::Impl {
     std::optional<MutexLock> lock;
     if (file.text == ControlFile::Text::Views) lock.emplace(views_text_mutex_);
     auto snapshot = std::make_unique<const Snapshot>(control_text(file), snapshots_);
-    if (!snapshot->fits()) {
+    if (!snapshot->fits(held_snapshots_)) {
       return fail(ErrorCode::OutOfMemory,
                   "{}/{}: {} bytes, and the files of {} that are open have {} (limit {})",
                   kControlName, file.name, snapshot->text().size(), kControlName,
-                  snapshots_ - snapshot->text().size(), kHeldSnapshots);
+                  snapshots_ - snapshot->text().size(), held_snapshots_);
     }
     return handles_.add(std::make_shared<OpenFile>(OpenFile{inode, std::move(snapshot)}));
   }
 
   const Checkpoint checkpoint_;
   const std::int64_t mtime_;
+  const std::size_t held_snapshots_;
   const std::uint32_t umask_;
   const MountFacts mount_;
   std::map<InodeNumber, std::string> names_;  // of the views in the root; never changes

@@ -3,8 +3,7 @@
 //
 //   /                 one directory per available view, and .ckfs
 //   /<view>[@k=v,..]  files of the view; parameterised views appear on lookup
-//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open; at most
-//                     64 MiB of them may be open at once, or one that is larger
+//   /.ckfs            metrics, refused, status.json, views.json: snapshots taken at open
 //
 // Inode numbers are stable hashes of (canonical view, path); the root is 1. At most 64 unused
 // parameterised views are held: the least recently used one without lookups or open files is
@@ -55,6 +54,9 @@ struct FilesystemOptions {
   std::uint32_t umask = 022;
   /// The most bytes of parameterised views in use, where other users can look them up.
   std::uint64_t held_bytes = std::numeric_limits<std::uint64_t>::max();
+  /// The most bytes of snapshots that are open at once, where there is more than one: any user that
+  /// can open one can hold it.
+  std::size_t held_snapshots = std::size_t{64} << 20;
   /// For .ckfs/status.json and .ckfs/metrics.
   MountFacts mount = {};
 };

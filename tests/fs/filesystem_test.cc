@@ -335,17 +335,18 @@ TEST_F(FilesystemTest, ControlFilesAreSnapshotsOfSizeZero) {
 }
 
 TEST_F(FilesystemTest, SnapshotsThatAreHeldAreBounded) {
-  Filesystem filesystem = make();
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  Filesystem filesystem(open(source_.path()), {.held_snapshots = kMost});
   const auto views = walk(filesystem, ".ckfs/views.json").value();
   std::vector<std::uint64_t> handles;
   auto last = filesystem.open(views.inode);
   const std::size_t size = text_of(filesystem.read(last.value(), 0, 1 << 20).value()).size();
-  while (last && handles.size() * size <= (std::size_t{65} << 20)) {
+  while (last && handles.size() * size <= 2 * kMost) {
     handles.push_back(*last);
     last = filesystem.open(views.inode);
   }
   EXPECT_EQ(code_of(last), ErrorCode::OutOfMemory);
-  EXPECT_EQ(handles.size(), (std::size_t{64} << 20) / size);
+  EXPECT_EQ(handles.size(), kMost / size);
   EXPECT_EQ(filesystem.open_files(), handles.size());
 
   filesystem.close(handles.back());

@@ -21,7 +21,9 @@ template <typename Record>
 class RecordKeeper {
  public:
   using Write = std::function<Result<void>(const Record& record)>;
-  RecordKeeper(Record record, Write write) : write_(std::move(write)), record_(std::move(record)) {}
+  using Clock = std::chrono::steady_clock;
+  RecordKeeper(Record record, Write write, std::function<Clock::time_point()> now = Clock::now)
+      : write_(std::move(write)), now_(std::move(now)), record_(std::move(record)) {}
 
   /// Changes the record in memory. `change` must not use the keeper.
   template <typename Change>
@@ -49,7 +51,7 @@ class RecordKeeper {
     Result<void> written;
     while (asked_ && written) {
       asked_ = false;
-      stored_ = Clock::now();
+      stored_ = now_();
       lock.unlock();
       written = or_out_of_memory([&] { return write_(copy()); });
       lock.lock();
@@ -62,15 +64,14 @@ class RecordKeeper {
   Result<void> store_at_times(std::chrono::milliseconds interval) {
     {
       const MutexLock lock(mutex_);
-      if (Clock::now() - stored_ < interval) return {};
+      if (now_() - stored_ < interval) return {};
     }
     return store();
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   const Write write_;
+  const std::function<Clock::time_point()> now_;
   mutable Mutex mutex_;
   Record record_ CKFS_GUARDED_BY(mutex_);
   Clock::time_point stored_ CKFS_GUARDED_BY(mutex_);

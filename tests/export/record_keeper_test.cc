@@ -74,6 +74,26 @@ TEST(RecordKeeper, HoldsNobodyUpWhileItWrites) {
   EXPECT_TRUE(written[1].files.at("a").finished);
 }
 
+TEST(RecordKeeper, WritesOnceInEachIntervalWhereThatIsAsked) {
+  using Keeper = RecordKeeper<ExportRecord>;
+  int written = 0;
+  Keeper::Clock::time_point now{std::chrono::hours(1)};
+  Keeper keeper(
+      record_of("a"),
+      [&](const ExportRecord&) -> Result<void> {
+        ++written;
+        return {};
+      },
+      [&] { return now; });
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(keeper.store_at_times(kRecordInterval));
+    now += kRecordInterval / 4;
+  }
+  EXPECT_EQ(written, 3);
+  EXPECT_TRUE(keeper.store());
+  EXPECT_EQ(written, 4);
+}
+
 TEST(RecordKeeper, ReportsAFailureAndTriesAgainNextTime) {
   bool fails = true;
   RecordKeeper<ExportRecord> keeper(record_of("a"), [&](const ExportRecord&) -> Result<void> {

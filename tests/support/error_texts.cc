@@ -1,32 +1,63 @@
 #include "support/error_texts.h"
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <iterator>
-#include <regex>
+#include <string_view>
 
 namespace ckfs {
+namespace {
 
+bool is_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
+
+void skip_space(std::string_view& text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0) {
+    text.remove_prefix(1);
+  }
+}
+
+/// What "..." "..." at the beginning of `text` says; empty: there is none.
+std::string literals_at(std::string_view text) {
+  std::string said;
+  for (skip_space(text); text.starts_with('"'); skip_space(text)) {
+    text.remove_prefix(1);
+    for (; !text.starts_with('"'); text.remove_prefix(1)) {
+      if (text.starts_with('\\')) text.remove_prefix(1);
+      said += text.front();
+    }
+    text.remove_prefix(1);
+  }
+  return said;
+}
+
+}  // namespace
+
+// fail(ErrorCode::X, "..." "..."), and what parsers call their own short forms of it. Not by
+// std::regex, which takes seconds for it.
 std::set<std::string> error_texts(const std::filesystem::path& folder,
                                   const std::function<bool(const std::string&)>& wanted) {
-  // fail(ErrorCode::X, "..." "..."), and what parsers call their own short forms of it.
-  static const std::regex kError(
-      R"re((?:\bfail\(\s*ErrorCode::\w+\s*,|\b(?:refuse|refuse_tensor|corrupt|unsupported)\()\s*((?:"(?:[^"\\]|\\.)*"\s*)+))re");
-  static const std::regex kLiteral(R"re("((?:[^"\\]|\\.)*)")re");
   std::set<std::string> texts;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".cc" || !wanted(entry.path().filename())) continue;
     std::ifstream in(entry.path());
     const std::string source{std::istreambuf_iterator<char>(in), {}};
-    for (std::sregex_iterator error(source.begin(), source.end(), kError), end; error != end;
-         ++error) {
-      std::string text;
-      const std::string literals = (*error)[1];
-      for (std::sregex_iterator part(literals.begin(), literals.end(), kLiteral); part != end;
-           ++part) {
-        text += std::regex_replace((*part)[1].str(), std::regex(R"(\\(.))"), "$1");
+    for (const std::string_view call :
+         {"fail(", "refuse(", "refuse_tensor(", "corrupt(", "unsupported("}) {
+      for (std::size_t at = source.find(call); at != std::string::npos;
+           at = source.find(call, at + 1)) {
+        if (at > 0 && is_word(source[at - 1])) continue;
+        std::string_view rest = std::string_view(source).substr(at + call.size());
+        skip_space(rest);
+        if (call == "fail(") {
+          if (!rest.starts_with("ErrorCode::")) continue;
+          rest.remove_prefix(rest.find(',') + 1);
+        }
+        std::string text = literals_at(rest);
+        if (!text.empty()) texts.insert(std::move(text));
       }
-      texts.insert(text);
     }
   }
   return texts;

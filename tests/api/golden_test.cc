@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "support/golden_cases.h"
 #include "support/labels_table.h"
+#include "support/sanitized.h"
 #include "support/temporary_directory.h"
 
 namespace ckfs {
@@ -24,7 +25,7 @@ const fs::path kCases = fs::path(CKFS_TEST_DATA) / "hf";
 
 constexpr std::uint64_t kTileBytes = 4096;
 
-constexpr int kRandomReads = 10'000;
+constexpr int kRandomReads = kSanitized ? 2'000 : 10'000;
 
 Checkpoint open_case(const std::string& name, const TestOptions& tests = {}) {
   auto checkpoint = open_for_tests(kCases / name / "source", {}, tests);

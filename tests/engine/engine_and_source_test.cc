@@ -245,7 +245,7 @@ TEST(Engine, HasADiskWriteItsBlocksWhereTheyBelong) {
 }
 
 TEST(Engine, HasADiskWriteBlocksThatAreDecodedThen) {
-  Fp8Matrix matrix(4096, 8192, false);  // 32 MiB of codes
+  Fp8Matrix matrix(4096, 4096, false);  // 16 MiB of codes
   const std::vector<std::byte> expected = naive_file(*matrix.file, matrix.source).value();
   for (const int readers : {1, 2}) {
     BlockSource disk(matrix.source);
@@ -254,10 +254,10 @@ TEST(Engine, HasADiskWriteBlocksThatAreDecodedThen) {
     if (readers == 1) {
       // Who waits alone is better served by hints.
       EXPECT_EQ(disk.padded(), 0U);
-      EXPECT_GT(disk.hinted(), 16_MiB);
+      EXPECT_GT(disk.hinted(), 8_MiB);
     } else {
-      EXPECT_GT(disk.padded(), 16_MiB);
-      EXPECT_LT(disk.hinted(), 16_MiB);
+      EXPECT_GT(disk.padded(), 8_MiB);
+      EXPECT_LT(disk.hinted(), 8_MiB);
     }
   }
 }

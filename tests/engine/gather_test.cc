@@ -15,6 +15,7 @@
 #include "support/memory_source.h"
 #include "support/naive_view.h"
 #include "support/random_expr.h"
+#include "support/sanitized.h"
 #include "support/test_encodings.h"
 
 namespace ckfs {
@@ -70,7 +71,8 @@ RC_GTEST_PROP(GatherPlanProperty, GivesTheBytesOfTheModel, ()) {
 
 // ... and many cases, which find what is rare.
 TEST(GatherPlanProperty, HoldsForManySeeds) {
-  for (std::uint64_t seed = 0; seed < 3000 && !testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = 0; seed < (kSanitized ? 800 : 3000) && !testing::Test::HasFailure();
+       ++seed) {
     SCOPED_TRACE(seed);
     check_gather(seeded_choices(seed));
   }

@@ -10,6 +10,7 @@
 #include "expr/tensor_expr.h"
 #include "support/naive_view.h"
 #include "support/random_expr.h"
+#include "support/sanitized.h"
 
 namespace ckfs {
 namespace {
@@ -98,7 +99,7 @@ RC_GTEST_PROP(TensorExprProperty, BoxesAreTheValueOfTheOperations, ()) {
 
 // ... and many cases, which find what is rare.
 TEST(TensorExprProperty, HoldsForManySeeds) {
-  for (std::uint64_t seed = 0; seed < 2500 && !HasFailure(); ++seed) {
+  for (std::uint64_t seed = 0; seed < (kSanitized ? 600 : 2500) && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     check(seeded_choices(seed));
   }

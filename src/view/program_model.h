@@ -15,7 +15,7 @@ namespace ckfs {
 
 /// `spec` is of the view that has the model, whose `dtype` and `unscaled` choose the Hugging Face
 /// view that the rules begin with. `numbers` are what the rules ask of the view: {"view.stacked",
-/// 1}.
+/// 1}; the rules also have `view.layers`, how many layers the model has.
 struct ProgramModelOptions {
   std::string_view program;  // as families call it
   const ViewSpec& spec;

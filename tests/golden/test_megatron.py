@@ -3,6 +3,7 @@
 Megatron's own, and the optimizer's masters; by every way. And what is refused, by its sentence."""
 import json
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -26,6 +27,13 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 def config_of(case):
     return ["--config", DATA / case / "source-config"]
+
+
+def names_in(path):
+    """Of the tensors of a safetensors file."""
+    data = path.read_bytes()
+    header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+    return [name for name in header if name != "__metadata__"]
 
 
 class Work(unittest.TestCase):
@@ -360,6 +368,20 @@ class Models(Work):
                 ("model.layers.1.mlp.experts.2.up_proj.weight", "e 2 is missing"),
                 ("model.layers.1.mlp.gate.weight", "i 1 is missing")):
             self.assertIn(text, self.refused(self.without(model, name), view="megatron-torch-dist"))
+
+    def test_without_any_one_tensor_are_refused_by_the_view(self):
+        models = [DATA / case / "source" for case in BACK]
+        models += sorted(DATA.glob("families/*"))
+        for source in models:
+            model = self.export(source, "bf16-safetensors")
+            tensors = names_in(model / "model.safetensors")
+            self.assertGreater(len(tensors), 10)
+            for name in tensors:
+                # Copies of the model's own; and one expert is like another.
+                if re.search(r"\.embed_tokens\.weight|shared_head\.head\.|experts\.[1-9]", name[1:]):
+                    continue
+                with self.subTest(str(source), tensor=name):
+                    self.refused(self.without(model, name), view="megatron-torch-dist")
 
     def test_that_do_not_fit_their_config_are_refused(self):
         for case, changes, part in (

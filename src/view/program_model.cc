@@ -3,10 +3,7 @@
 #include "view/program_model.h"
 
 #include <algorithm>
-#include <span>
-#include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "base/natural_order.h"
 #include "base/text.h"
@@ -74,20 +71,6 @@ Result<void> keep_f32(const Catalog& catalog, const ProgramRules& rules, const R
   return {};
 }
 
-/// How many layers the tensors are of: beginnings of names up to a number behind "layers.".
-std::size_t count_layers(std::span<const ModelTensor> tensors) {
-  constexpr std::string_view kLayers = "layers.";
-  std::unordered_set<std::string_view> layers;
-  for (const ModelTensor& tensor : tensors) {
-    const std::string_view name = tensor.name;
-    const std::size_t at = name.find(kLayers);
-    if (at == std::string_view::npos) continue;
-    const std::size_t end = name.find('.', at + kLayers.size());
-    layers.insert(name.substr(0, end));
-  }
-  return layers.size();
-}
-
 }  // namespace
 
 Result<std::shared_ptr<Definition>> define_program_model(std::shared_ptr<const Catalog> catalog,
@@ -101,9 +84,7 @@ Result<std::shared_ptr<Definition>> define_program_model(std::shared_ptr<const C
   const ViewRow& row = *find_view_row(model.view);
   CKFS_TRY(std::shared_ptr<Definition> definition, define_hf_model(catalog, row, model, recipes));
   CKFS_TRY_VOID(keep_f32(*catalog, *rules, recipes, definition->tensors));
-  // Those for the prediction of further tokens may be there or not: config.json does not say.
-  const auto layers = static_cast<double>(count_layers(definition->tensors));
-  config.set("view.layers", std::max(layers, config.number("num_hidden_layers").value_or(0)));
+  set_layers(config, definition->tensors);
   TensorList list{.names = std::move(definition->names),
                   .tensors = std::move(definition->tensors),
                   .lender = std::move(definition->lender)};

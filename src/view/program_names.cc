@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/natural_order.h"
 #include "base/text.h"
@@ -114,9 +115,10 @@ Result<const ProgramRules*> find_rules(const Catalog& catalog, ConfigNumbers& co
   return rules;
 }
 
-Result<TensorList> huggingface_names(const Catalog& catalog, Weights weights,
-                                     const ConfigNumbers& config, const ProgramRules& rules) {
+Result<TensorList> huggingface_names(const Catalog& catalog, Weights weights, ConfigNumbers config,
+                                     const ProgramRules& rules) {
   CKFS_TRY(TensorList list, stored_tensors(catalog, weights));
+  set_layers(config, list.tensors);
   CKFS_TRY(list, apply_rules(rules.read, config, std::move(list)));
   list = without_axes(std::move(list));
   std::ranges::sort(list.tensors, natural_less, &ModelTensor::name);
@@ -132,6 +134,24 @@ std::string_view shown_program(std::string_view program) {
 std::string_view program_of(const Catalog& catalog) {
   if (catalog.kind() == kMegatronNames || has_megatron_names(catalog)) return kMegatronNames;
   return catalog.model().config ? named_by_config(catalog) : std::string_view();
+}
+
+void set_layers(ConfigNumbers& config, std::span<const ModelTensor> tensors) {
+  constexpr std::string_view kLayers = "layers.";
+  // Beginnings of names up to a number: layers may be stacked, and then no number is there.
+  std::unordered_set<std::string_view> main, mtp;
+  for (const ModelTensor& tensor : tensors) {
+    const std::string_view name = tensor.name;
+    const std::size_t at = name.find(kLayers);
+    if (at == std::string_view::npos) continue;
+    const std::size_t number = at + kLayers.size();
+    if (number == name.size() || !is_digit(name[number])) continue;
+    const bool is_mtp = name.substr(0, at).ends_with("mtp.");
+    (is_mtp ? mtp : main).insert(name.substr(0, name.find('.', number)));
+  }
+  const double known = config.number("num_hidden_layers").value_or(0);
+  config.set("view.layers",
+             std::max(static_cast<double>(main.size()), known) + static_cast<double>(mtp.size()));
 }
 
 std::shared_ptr<const FoundNames> find_names(const Catalog& catalog, const Recipes& recipes) {

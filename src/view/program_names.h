@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -59,6 +60,11 @@ struct NameOptions {
 };
 Result<TensorList> named_tensors(const Catalog& catalog, const NameOptions& options,
                                  const Recipes& recipes);
+
+/// Sets `view.layers`, which rules ask for: the layers of config.json, and those that predict
+/// further tokens as far as the tensors have some. They may be left out, and config.json does not
+/// say so.
+void set_layers(ConfigNumbers& config, std::span<const ModelTensor> tensors);
 
 /// Why the source cannot be shown under Hugging Face's names; empty: it can.
 std::vector<Obstacle> name_obstacles(const Catalog& catalog, const Recipes& recipes);

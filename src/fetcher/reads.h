@@ -57,7 +57,7 @@ class Reads {
 
  private:
   struct Read {
-    std::shared_ptr<Service> service;  // a client may attach another by its number meanwhile
+    std::shared_ptr<Service> service;  // a client may attach another by its number
     const RemoteObject* object = nullptr;
     ByteRange range;  // the missing part
     std::byte* place = nullptr;

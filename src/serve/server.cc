@@ -250,7 +250,7 @@ class Server::Impl {
   }
 
  private:
-  /// Until it is to stop, or cannot go on.
+  /// Until it is to stop, or cannot continue.
   Result<void> take_clients() {
     while (!is_stopping()) {
       const bool has_room = make_room();

@@ -11,7 +11,7 @@
 // than all else that a short one does. So a file that is built in is parsed when a family or a list
 // of it is asked for.
 //
-// Everything here is immutable but for that, and safe for concurrent use.
+// Everything here is immutable except for that, and safe for concurrent use.
 #pragma once
 
 #include <array>

@@ -49,7 +49,7 @@ struct DirectoryEntry {
 
 struct FilesystemOptions {
   /// mtime of everything; absent: the checkpoint's.
-  std::optional<std::int64_t> mtime;
+  std::optional<std::int64_t> mtime = {};
   /// Permissions that nothing shows.
   std::uint32_t umask = 022;
   /// The most bytes of parameterised views in use, where other users can look them up.

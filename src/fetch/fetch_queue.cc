@@ -141,8 +141,10 @@ void FetchQueue::cancel(std::uint64_t id) noexcept {
   const auto waits =
       sent != sent_.end()
           ? queue_.end()
-          : std::ranges::find(queue_, id, [](const auto& r) { return r.message.id; });
-  if (sent == sent_.end() && waits == queue_.end()) return;  // it is answered
+          : std::ranges::lower_bound(queue_, id, {}, [](const auto& r) { return r.message.id; });
+  if (sent == sent_.end() && (waits == queue_.end() || waits->message.id != id)) {
+    return;  // it is answered
+  }
   (sent == sent_.end() ? *waits : sent->second).is_cancelled = true;
   has_cancelled_ = true;
   wake();

@@ -111,7 +111,7 @@ class FetchQueue {
   mutable Mutex mutex_;
   std::optional<std::thread> thread_;
   Places places_ CKFS_GUARDED_BY(mutex_);
-  std::deque<Request> queue_ CKFS_GUARDED_BY(mutex_);
+  std::deque<Request> queue_ CKFS_GUARDED_BY(mutex_);              // by id, ascending
   std::map<std::uint64_t, Request> sent_ CKFS_GUARDED_BY(mutex_);  // by id
   bool has_cancelled_ CKFS_GUARDED_BY(mutex_) = false;
   Calls refused_ CKFS_GUARDED_BY(mutex_);
